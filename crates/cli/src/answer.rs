@@ -16,20 +16,20 @@ use serde_json::Value;
 use crate::exit::Stop;
 use crate::out;
 
-/// Version of the head.
+/// Layout version of the head that all JSON answers share.
 const SCHEMA: u32 = 1;
 
-/// A verdict of a command.
+/// A verdict of a command that judges budgets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerVerdict {
-    /// Each deciding budget holds.
+    /// Each deciding budget passes with confidence.
     Pass,
     /// At least one budget is broken.
     Broken,
     /// At least one budget is undecided, and none is broken.
     Inconclusive,
-    /// The measurement is invalid.
+    /// The measurement is invalid, so it supports no verdict.
     Invalid,
 }
 
@@ -55,16 +55,16 @@ pub struct AnswerHead {
     pub headline: Option<String>,
     /// Reasons of the verdict, the most important first.
     pub reasons: Vec<String>,
-    /// Commands that can be run as they are.
+    /// Commands that can be run without a change.
     pub next: Vec<String>,
-    /// Run folder.
+    /// Run folder; `None` if the answer is not about a run.
     pub run: Option<String>,
 }
 
 /// A JSON answer: its head, and the data of the command or the error.
 #[derive(Serialize, JsonSchema)]
 pub struct JsonAnswer<T> {
-    /// Version of the head.
+    /// Version of the layout of this head.
     schema: u32,
     /// Command that answers, such as `gate` or `plan verify`.
     command: String,
@@ -74,7 +74,7 @@ pub struct JsonAnswer<T> {
     headline: Option<String>,
     /// Reasons of the verdict, the most important first.
     reasons: Vec<String>,
-    /// Commands that can be run as they are.
+    /// Commands that can be run without a change.
     next: Vec<String>,
     /// Run folder, if the answer is about one.
     run: Option<String>,
@@ -85,14 +85,14 @@ pub struct JsonAnswer<T> {
     error: Option<JsonError>,
 }
 
-/// An error of a command.
+/// An error of a command, in place of its data.
 #[derive(Serialize, JsonSchema)]
 pub struct JsonError {
-    /// The object and its problem.
+    /// The object and its problem, in one line.
     message: String,
     /// The remedy; null if the message contains it.
     hint: Option<String>,
-    /// Exit code of the process.
+    /// Exit code of the process, as in `docs/reference/exit-codes.md`.
     exit_code: u8,
 }
 
@@ -126,10 +126,8 @@ fn answer<T>(head: AnswerHead, data: Option<T>, error: Option<JsonError>) -> Jso
     JsonAnswer { schema: SCHEMA, command, verdict, headline, reasons, next, run, data, error }
 }
 
-/// Whether an answer was printed.
 static IS_PRINTED: AtomicBool = AtomicBool::new(false);
 
-/// Prints an answer.
 pub fn print<T: Serialize + ?Sized>(head: AnswerHead, data: &T) {
     IS_PRINTED.store(true, Ordering::Relaxed);
     out::raw_json(&answer(head, Some(data), None));
@@ -148,7 +146,7 @@ pub fn print_error(stop: &Stop) {
     out::raw_json(&answer::<()>(AnswerHead::default(), None, Some(error)));
 }
 
-/// Returns whether a command line asks for JSON.
+/// Returns whether a command line requests JSON.
 pub fn is_asked(words: &[String]) -> bool {
     let pairs = words.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
     pairs || words.iter().any(|word| word == "--format=json")
@@ -171,7 +169,7 @@ pub fn of_run(findings: &Findings, folder: Option<&str>) -> AnswerHead {
     }
 }
 
-/// Returns data with its own result beside the head's verdict, for commands whose results are no verdict on a budget.
+/// Returns data with its own result in addition to the head's verdict, for commands whose results are no verdict on a budget.
 pub fn with_result<T: Serialize>(data: &T, result: &impl Serialize) -> Value {
     let mut value = serde_json::to_value(data).unwrap_or_default();
     if let Some(object) = value.as_object_mut() {
@@ -183,7 +181,7 @@ pub fn with_result<T: Serialize>(data: &T, result: &impl Serialize) -> Value {
 /// Reads the data of a saved answer, or of a file without a head, as versions before the head wrote it.
 ///
 /// # Errors
-/// Fails if the text is no JSON or holds other data.
+/// Fails if the text is no JSON or contains other data.
 pub fn data<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let mut value: Value = serde_json::from_str(text)?;
     let has_head = value.get("command").is_some() && value.get("data").is_some();

@@ -51,7 +51,6 @@ pub struct NamedBaseline {
     pub seed: u64,
     /// Nonce that salts the prompts.
     pub nonce: u64,
-    /// Validity of the pinned measurement.
     pub trust: Trust,
     /// Load as text, one line per measured level.
     pub load: Vec<String>,

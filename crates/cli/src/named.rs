@@ -9,7 +9,7 @@ use plimsoll_store::read_manifest;
 
 use crate::place::BucketUrl;
 
-/// Default folder of runs.
+/// Default folder of runs, relative to the working directory.
 pub const HOME: &str = "plimsoll-runs";
 
 /// Name of the newest run under [`HOME`].

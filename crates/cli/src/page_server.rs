@@ -19,7 +19,6 @@ use tokio::net::TcpListener;
 
 use crate::exit::Stop;
 
-/// An answer to a request.
 pub struct Page {
     pub status: StatusCode,
     pub kind: &'static str,
@@ -59,7 +58,7 @@ impl PageRequest {
     }
 }
 
-/// Percent-decoding (RFC 3986); a bad escape stays as it is.
+/// Percent-decoding (RFC 3986); a bad escape stays unchanged.
 fn decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);

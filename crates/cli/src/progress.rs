@@ -14,17 +14,17 @@ use serde::Serialize;
 
 use crate::answer::{self, AnswerVerdict};
 
-/// Version of a line.
+/// Layout version of a line of JSON progress.
 const SCHEMA: u32 = 1;
 
-/// A line of `--progress json`.
+/// A line of JSON that `--progress json` writes.
 #[derive(Serialize, JsonSchema)]
 pub struct ProgressLine {
-    /// Version of the line.
+    /// Version of the layout of this line.
     schema: u32,
     /// Command that runs, such as `run` or `gate`.
     command: String,
-    /// Kind of the event.
+    /// Kind of the event: `phase`, `state` or `message`.
     event: ProgressEvent,
     /// Part of the work in progress, such as `open loop, 12.0/s`; null before the first.
     phase: Option<String>,
@@ -34,13 +34,13 @@ pub struct ProgressLine {
     eta_s: Option<f64>,
     /// Counts since the start of the command and recent rates; null before the first load.
     figures: Option<ProgressFigures>,
-    /// Verdict of the last look at the budget; null if the command judges nothing before its end. It can still change.
+    /// Verdict of the last check of the budget; null if the command judges nothing before its end. It can still change.
     verdict: Option<AnswerVerdict>,
     /// Text of a message; null for the other events.
     message: Option<String>,
 }
 
-/// A kind of event.
+/// A kind of event in the lines of progress.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressEvent {
@@ -48,7 +48,7 @@ pub enum ProgressEvent {
     Phase,
     /// The work goes on; about once a second.
     State,
-    /// A line of text for people.
+    /// A line of text for the user.
     Message,
 }
 
@@ -57,11 +57,11 @@ pub enum ProgressEvent {
 pub struct ProgressFigures {
     /// Requests begun since the start of the command, without retries.
     pub requests: u64,
-    /// Requests with a complete answer.
+    /// Requests with a complete answer so far.
     pub finished: u64,
-    /// Requests that failed.
+    /// Requests without a complete answer so far.
     pub failed: u64,
-    /// Requests in flight.
+    /// Requests in flight at this moment.
     pub in_flight: u64,
     /// Prompt tokens of the requests begun.
     pub tokens_in: u64,
@@ -122,7 +122,6 @@ pub fn begin(words: &[String]) {
     CLOCK.get_or_init(Clock::start);
 }
 
-/// Returns whether progress is JSON.
 pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
@@ -152,12 +151,12 @@ pub fn so_far() -> ProgressFigures {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner).figures.clone().unwrap_or_default()
 }
 
-/// Writes a line of text for people.
+/// Writes a line of text for the user.
 pub fn message(text: &str) {
     write(ProgressEvent::Message, Some(text.to_owned()));
 }
 
-/// Records the verdict of a look at the budget, for the lines that follow.
+/// Records the verdict of a check of the budget, for the lines that follow.
 pub fn judged(verdict: &str) {
     update(|shared| shared.verdict = AnswerVerdict::named(verdict));
 }

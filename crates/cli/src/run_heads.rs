@@ -1,7 +1,7 @@
 //! Reads the heads of many runs: what a list of ten thousand runs shows of each.
 //!
-//! A whole manifest holds timelines and histograms, which are nine tenths of its bytes. They are passed over without being built, on every core,
-//! because a page of many runs must open at once. An index file was rejected: it could disagree with the folders.
+//! A whole manifest contains timelines and histograms, which are nine tenths of its bytes. They are skipped without being built, on every core,
+//! because a page of many runs must open immediately. An index file was rejected: it could disagree with the folders.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -83,14 +83,14 @@ struct ValidityHead {
 /// A run of a list: its folder and when its head was read.
 pub struct ListedRun {
     pub dir: PathBuf,
-    /// Time of the last change and size of `run.json`, which tell whether it must be read again.
+    /// Time of the last change and size of `run.json`, which show whether it must be reloaded.
     stamp: Option<(SystemTime, u64)>,
     pub row: RunRow,
     /// The run as a result of a line; `None` without findings.
     pub entry: Option<HistoryEntry>,
 }
 
-/// Reads the runs of a folder, the newest first. What `known` holds unchanged is not read again.
+/// Reads the runs of a folder, the newest first. Unchanged runs in `known` are not reloaded.
 pub fn read(home: &Path, known: Vec<ListedRun>) -> Vec<ListedRun> {
     let mut known: std::collections::HashMap<PathBuf, ListedRun> =
         known.into_iter().map(|run| (run.dir.clone(), run)).collect();
@@ -160,7 +160,7 @@ fn entry(dir: &Path, head: &Head) -> Option<HistoryEntry> {
     })
 }
 
-/// The engine's version, where the server says it.
+/// The engine's version, if the server reports it.
 fn version(head: &Head) -> Option<String> {
     head.target.facts.get("engine_version").cloned().flatten()
 }

@@ -37,7 +37,7 @@ pub struct SimulationSpec {
     pub engine: Option<EngineChoice>,
     /// Number of replicas, with their routing, gateway, scaling and adapters.
     pub fleet: Option<FleetSpec>,
-    /// Faults to inject.
+    /// Faults to inject during the simulation [default: none].
     pub faults: Vec<FaultSpec>,
     /// Load, in the format of `plimsoll run --spec`; the target is ignored.
     pub scenario: Option<Scenario>,

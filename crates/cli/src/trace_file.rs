@@ -20,7 +20,7 @@ use crate::out;
 
 /// Maximum bytes in memory, after decompression, of a file that can only be read whole.
 const HELD_MAX: usize = 8 << 30;
-/// Bytes per read.
+/// Bytes per read of a trace file: 1 MiB.
 const PIECE: usize = 1 << 20;
 
 /// Extensions of trace files in a folder.

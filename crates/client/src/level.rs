@@ -23,7 +23,7 @@ pub enum LevelTraffic {
     /// Closed loop with a fixed number of requests in flight.
     Closed {
         sequence: Sequence,
-        /// Requests in flight.
+        /// Number of requests that are kept in flight.
         concurrency: u32,
     },
 }

@@ -51,7 +51,7 @@ pub enum ScrapeError {
     /// A configured metrics endpoint did not return metrics.
     #[error("--scrape {page}: {why}")]
     Silent {
-        /// URL as configured.
+        /// URL of the metrics endpoint as configured.
         page: String,
         /// Reason, or the response that arrived instead.
         why: String,
@@ -59,7 +59,7 @@ pub enum ScrapeError {
     /// A configured metrics endpoint returned an incomplete exposition. The next one may be complete.
     #[error("--scrape {page}: {why}")]
     Cut {
-        /// URL as configured.
+        /// URL of the metrics endpoint as configured.
         page: String,
         why: String,
     },

@@ -29,7 +29,6 @@ struct Wake {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RefreshReason {
     Due,
-    /// A server rejected the value.
     Refused,
 }
 

@@ -234,7 +234,6 @@ impl RequestWriter {
         Some((*self.http2?, self.body))
     }
 
-    /// Returns the unwritten bytes.
     pub fn rest(&self) -> [IoSlice<'_>; 2] {
         let head = self.written.min(self.head.len());
         [IoSlice::new(&self.head[head..]), IoSlice::new(&self.body[self.written - head..])]

@@ -35,7 +35,7 @@ pub enum SecretError {
     #[error("cannot get a token from {url}: {why}")]
     Token {
         url: String,
-        /// Reason; never the secret.
+        /// Reason for the failure; never contains the secret.
         why: String,
     },
     /// The text starts like a signing key but is invalid.

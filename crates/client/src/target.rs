@@ -35,7 +35,7 @@ pub enum TargetError {
     #[error("cannot send the header {name}: {why}")]
     Header {
         name: String,
-        /// Reason; never the value.
+        /// Reason for the failure; never contains the value.
         why: String,
     },
     #[error(transparent)]
@@ -46,7 +46,7 @@ pub enum TargetError {
 
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// URL without user info.
+    /// URL of the target without user info.
     pub url: String,
     host: String,
     port: u16,
@@ -204,7 +204,7 @@ pub struct EncodedBody {
     pub content_type: &'static str,
     /// Size in bytes of the JSON part if raw tensors follow; otherwise `None`.
     pub header_length: Option<usize>,
-    /// Content; clones share it.
+    /// Encoded content; clones share its memory.
     pub bytes: Bytes,
 }
 

@@ -23,12 +23,12 @@ use crate::certs::{ClientCertificate, Identity};
 /// The policy for verifying a server's certificate.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum TlsTrust {
-    /// Verify against the machine's store.
+    /// Verifies certificates with the trust store of the machine.
     #[default]
     System,
     /// Verify against the machine's store and the certificates in this PEM file.
     SystemAnd(PathBuf),
-    /// Accept any certificate.
+    /// Accepts any certificate, so the server is not authenticated.
     Anything,
 }
 
@@ -38,14 +38,14 @@ pub enum TlsError {
     #[error("cannot use {path} as a file of certificate authorities: {why}")]
     Authorities {
         path: PathBuf,
-        /// Reason as text for users.
+        /// Reason of the failure as text for users.
         why: String,
     },
     /// The client's own certificate or its key can't be used.
     #[error("cannot use {path} as a certificate and its key: {why}")]
     Identity {
         path: PathBuf,
-        /// Reason as text for users.
+        /// Reason of the failure as text for users.
         why: String,
     },
     #[error("cannot set TLS up: {0}")]

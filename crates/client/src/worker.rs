@@ -49,9 +49,7 @@ pub enum WorkerCommand {
     },
     Run {
         shared: Arc<LevelContext>,
-        /// Player of this worker's part.
         player: Box<Player>,
-        /// Bodies to build ahead.
         ahead: Box<BodyPrefetcher>,
         /// Receives the report of the level.
         done: mpsc::Sender<WorkerReport>,

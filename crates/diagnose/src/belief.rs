@@ -40,7 +40,7 @@ pub struct Likelihood {
 /// The source of the facts. Each source has its own frequencies because it uses other detectors.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum EvidenceSource {
-    /// Records of a run, usually with those of an earlier run.
+    /// Records of a run, usually with the records of an earlier run.
     Records,
     /// Experiments on an endpoint, chosen one by one.
     Experiments,

@@ -19,7 +19,7 @@ plimsoll_model::named! {
         Measurement => "measurement",
         /// The load on the target: rate, lengths, mix, burstiness.
         LoadProfile => "load profile",
-        /// Model weights and kernels.
+        /// The model itself: its weights and kernels.
         Model => "model",
         /// The serving stack: engine, scheduler, cache, replicas, proxies, pools.
         ServingStack => "serving stack",
@@ -29,7 +29,7 @@ plimsoll_model::named! {
         Network => "network",
         /// The vendor of the endpoint, by policy.
         Provider => "provider",
-        /// Healthy: without a significant change.
+        /// Healthy: no metric has a significant change.
         None => "none",
         /// A problem that the run can't attribute to a layer.
         Unknown => "unknown",
@@ -39,7 +39,7 @@ plimsoll_model::named! {
 /// Declares the causes once: each cause, and the list of all causes in the table.
 macro_rules! causes {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The cause of a slowdown.
+        /// The cause of a slowdown, in one of the layers.
         #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum Cause {
@@ -67,9 +67,9 @@ causes! {
     TracingOverhead,
     /// Healthy: without a significant change (N).
     Nothing,
-    /// A higher request rate (L1).
+    /// The request rate is higher than before (L1).
     HigherRate,
-    /// Longer prompts (L2).
+    /// The prompts are longer than before (L2).
     LongerPrompts,
     /// Longer responses to other prompts (L3).
     LongerAnswers,
@@ -87,7 +87,7 @@ causes! {
     SingleRequestOverBudget,
     /// Load at or above the capacity of the target: a queue that grows or nearly grows (S1).
     Saturation,
-    /// KV-cache exhaustion and preemption (S2).
+    /// The KV cache is exhausted, so the engine preempts (S2).
     KvExhaustion,
     /// Wait for KV cache from another replica (S2b).
     KvTransfer,
@@ -127,7 +127,7 @@ causes! {
     EngineCrash,
     /// Responses end before they are complete.
     StreamDisconnect,
-    /// The target responds with errors.
+    /// The target responds to requests with errors.
     ServerErrors,
     /// A dependency takes longer, even for isolated requests (D1).
     SlowDependency,
@@ -139,7 +139,7 @@ causes! {
     PacketLoss,
     /// A longer network round trip (N2).
     LongerRoundTrip,
-    /// The provider rejects requests (D4).
+    /// The provider rejects requests over a limit (D4).
     RateLimit,
     /// The memory bandwidth of the GPU is the limit (P3); detected only if its counters were read.
     MemoryBandwidth,

@@ -21,7 +21,7 @@ pub struct CauseRow {
     pub title: String,
     pub do_first: String,
     pub do_not: String,
-    /// Facts of which at least one must be seen before the cause is named. Empty: the cause is the remainder.
+    /// Facts; at least one must be seen before the cause is named. Empty: the cause is the remainder.
     pub decisive: Vec<Observed>,
     /// Facts that the cause shows nearly always.
     pub usual: Vec<Observed>,

@@ -1,7 +1,7 @@
 //! Turns facts and beliefs into verdicts: the named cause, its evidence, the runner-up and the experiment that would
 //! overturn it.
 //!
-//! A cause is named only if the belief in it is high *and* a decisive fact was seen; elimination alone names no
+//! A cause is named only if the belief in it is high *and* a decisive fact was seen; elimination names no
 //! cause. A second cause is named if the posterior over pairs supports it together with the first. Its decisive fact
 //! must be unrelated to the first cause.
 
@@ -34,7 +34,7 @@ pub struct Worse {
     pub felt: bool,
     /// Set if something is worse with confidence. The run is then never called sound.
     pub sure: bool,
-    /// Set if a run without a named cause is sound, whatever the beliefs are.
+    /// Set if a run without a named cause is sound for any beliefs.
     pub or_sound: bool,
     /// Description of the change, for the verdict that names no cause.
     pub words: String,

@@ -15,7 +15,6 @@ pub const STRETCHES: usize = 16;
 /// Minimum number of values per side.
 const FEWEST: usize = 32;
 
-/// A comparison of one statistic.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct StatisticChange {
     /// Ratio of second to first, with interval and counts.

@@ -4,28 +4,28 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A recommended next experiment.
+/// An experiment that is recommended as the next step.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum NextExperiment {
     /// Requests in sequence, without concurrent requests.
     SingleRequests {
-        /// Number of requests.
+        /// Number of requests in the experiment.
         requests: u32,
     },
-    /// Closed-loop levels.
+    /// Closed-loop levels with rising numbers of requests in flight.
     ConcurrencySteps {
-        /// Requests in flight per level.
+        /// Number of requests in flight, per level.
         at: [u32; 4],
     },
     /// The traffic of the run at another rate.
     ScaleLoad {
-        /// Multiple of the measured rate.
+        /// Load as a multiple of the measured rate.
         factor: f64,
     },
     /// A new connection for each request, then reused connections.
     FreshAgainstKept {
-        /// Requests of each kind.
+        /// Number of requests of each kind.
         requests: u32,
     },
     /// Twice the size of the client's pool and of the limit in front of the engine.
@@ -34,15 +34,15 @@ pub enum NextExperiment {
     PromptLengths,
     /// One repeated prompt, then distinct prompts.
     RepeatPrompts {
-        /// Requests of each kind.
+        /// Number of requests of each kind.
         requests: u32,
     },
-    /// An idle period, then requests.
+    /// An idle period, then requests again.
     IdleGap {
         /// Length of the idle period in s.
         idle_s: f64,
     },
-    /// Requests to one replica only.
+    /// Requests that go to one replica only.
     OneReplica,
     /// Evenly spaced arrivals at an equal rate.
     EvenArrivals,
@@ -50,14 +50,14 @@ pub enum NextExperiment {
     ReplayBaseline,
     /// The run with a longer duration.
     RunLonger {
-        /// Multiple of the duration.
+        /// Duration as a multiple of the measured duration.
         factor: f64,
     },
     /// An equal rate from two load generators.
     SecondGenerator,
     /// An equal rate in an open loop.
     OpenLoop,
-    /// The run without retries.
+    /// The measured load again, without retries.
     WithoutRetries,
     /// Tracing on and off in turns.
     TracingOff,
@@ -71,7 +71,7 @@ pub enum NextExperiment {
     Scrape,
     /// A run of the earlier state, for comparison.
     Baseline,
-    /// A profile of the engine.
+    /// A profile of the engine during the load.
     Profile,
 }
 

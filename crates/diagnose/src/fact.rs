@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Declares the facts once: name, short description, and the list of all facts.
 macro_rules! facts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// An observable fact.
+        /// An observable fact about a run or an endpoint.
         #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum Observed { $($(#[$doc])* $name,)* }
@@ -29,7 +29,7 @@ facts! {
     TokensSlower,
     /// The slowest times per output token are longer.
     TokensTail,
-    /// Complete responses take longer.
+    /// The complete responses take longer than before.
     AnswersLonger,
     /// The longest pauses in responses are longer.
     PausesLonger,
@@ -39,17 +39,17 @@ facts! {
     // Load on the target.
     /// The request rate or the number of requests in flight is higher.
     MoreRequests,
-    /// Prompts have more tokens.
+    /// The prompts have more tokens than before.
     LongerPrompts,
-    /// Responses have more tokens.
+    /// The responses have more tokens than before.
     LongerAnswers,
-    /// The prompts are identical to those of the baseline, one by one.
+    /// The prompts are identical to the baseline's prompts, one by one.
     SamePrompts,
     /// The shares of the request kinds differ; each kind is unchanged.
     OtherMix,
-    /// Arrivals come in bursts.
+    /// The arrivals come in bursts, not evenly.
     Bursts,
-    /// Prompts share shorter prefixes.
+    /// The prompts share shorter prefixes than before.
     SharesLess,
     // Isolated requests.
     /// Isolated requests take longer per output token.
@@ -71,7 +71,7 @@ facts! {
     /// More isolated requests exceed a ceiling than the budget allows.
     #[serde(alias = "over_budget")]
     AloneOverBudget,
-    /// Isolated requests have pauses too.
+    /// The responses of isolated requests have pauses too.
     AlonePauses,
     // Output tokens of concurrent requests.
     /// Tokens are slower at equal concurrency.
@@ -101,7 +101,7 @@ facts! {
     TurnedAway,
     /// Responses end before they are complete.
     CutShort,
-    /// Requests end with an error.
+    /// Some of the requests end with an error.
     #[serde(alias = "fails")]
     Errors,
     /// The failures are in one period in which a replica is silent.
@@ -116,7 +116,7 @@ facts! {
     AtClientCap,
     /// Requests waited for a connection although the load generator was on time.
     WaitsForConnection,
-    /// Scheduled requests have no record.
+    /// Some of the scheduled requests have no record.
     LostRecords,
     /// The requests enable tracing now and did not before; no other property differs.
     TracedNow,
@@ -136,7 +136,7 @@ facts! {
     EngineKnows,
     /// The KV cache is full while requests wait.
     KvFull,
-    /// The engine preempts running requests.
+    /// The engine preempts requests that are running.
     Preemptions,
     /// A smaller share of the prompt tokens comes from the prefix cache.
     LessCached,
@@ -156,9 +156,9 @@ facts! {
     DeviceLocked,
     /// The metrics endpoint of the server stopped responding.
     PageLost,
-    /// Fewer replicas respond.
+    /// Fewer replicas respond to requests than before.
     FewerReplicas,
-    /// Tokens of one replica are slower than those of the others.
+    /// Tokens of one replica are slower than the tokens of the other replicas.
     #[serde(alias = "replica_differs")]
     ReplicaSlower,
     /// One replica gets more than its fair share of the load and is slower for it.
@@ -192,7 +192,7 @@ facts! {
     CrowdedTogether,
     /// A request is faster under concurrency than isolated.
     FasterTogether,
-    /// A new connection costs time.
+    /// A request on a new connection takes longer.
     FreshCosts,
     /// A larger connection pool of the client removes the wait.
     #[serde(alias = "own_pool")]
@@ -254,12 +254,12 @@ impl Observed {
     }
 }
 
-/// Whether a fact applies.
+/// Whether a fact applies, from the available data.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Is")]
 pub enum FactState {
-    /// The fact applies.
+    /// The data show that the fact applies.
     Yes,
     /// The fact does not apply, or its effect is too small to matter.
     No,

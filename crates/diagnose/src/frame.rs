@@ -16,7 +16,7 @@ use super::{Case, Cause, RunData};
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
     pub seen: DiagnosedLevel<'a>,
-    /// Isolated requests: those of the probe, else those of any level that had no concurrent requests.
+    /// Isolated requests: from the probe, else from any level that had no concurrent requests.
     pub alone: Vec<RequestView>,
     /// Probe level with one request in flight; `None` if the run has none.
     pub probe: Option<DiagnosedLevel<'a>>,
@@ -30,7 +30,6 @@ pub struct Frame<'a> {
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     pub case: &'a Case<'a>,
-    /// The level that is diagnosed.
     pub candidate: Frame<'a>,
     /// The reference level; `None` without a baseline.
     pub base: Option<Frame<'a>>,

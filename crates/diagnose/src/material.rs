@@ -1,6 +1,6 @@
 //! Significance of changes. Against a baseline, a change is significant if the ratio is large and beyond chance, or
 //! if requests fail. Against a budget, a change is significant if a ceiling is broken with confidence. Without both,
-//! latency alone is never significant, because each rule must bring its own evidence.
+//! latency is never significant, because each rule must bring its own evidence.
 
 use plimsoll_math::proportion::{exceedance_bounds, newcombe};
 use plimsoll_math::two_sample::holm;
@@ -15,7 +15,7 @@ use plimsoll_measure::say::{ms, number, percent, ratio_ends};
 pub struct MovedMetric {
     /// Metric name: `ttft`, `tpot`, `e2e` or `pause` (the longest gap of a response).
     pub metric: &'static str,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub percentile: f64,
     pub effect: StatisticChange,
     /// Set if the change is large and beyond chance after Holm's correction.
@@ -26,7 +26,6 @@ pub struct MovedMetric {
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MaterialChanges {
-    /// All comparisons with the baseline.
     pub moved: Vec<MovedMetric>,
     /// Increase of the share of failed requests over the baseline's share, or over zero; `None` if not significant.
     pub errors: Option<Estimate>,
@@ -57,7 +56,7 @@ const PAUSE: f64 = 1.5;
 const PAUSE_S: f64 = 0.1;
 
 /// Multiple of the significant ratio from which a change needs only its own proof, as a share of the joint error
-/// probability. The correction exists for a dozen figures of which one is 10 % larger by accident; accidents rarely
+/// probability. The correction exists for a dozen figures with one that is 10 % larger by accident; accidents rarely
 /// double a figure.
 const FAR: f64 = 1.5;
 const FAR_SURE: f64 = 0.25;

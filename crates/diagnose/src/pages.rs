@@ -1,7 +1,7 @@
 //! Diagnosis from metrics endpoints only: live traffic without known requests, compared with an earlier healthy
 //! period.
 //!
-//! Facts, causes and beliefs are those of a run ([`crate::facts`], [`crate::belief`]); only the detectors differ.
+//! Facts, causes and beliefs come from the analysis of a run ([`crate::facts`], [`crate::belief`]); only the detectors differ.
 //! Facts that no metrics endpoint shows are not checked: a pause of a tenth of a second, a proxy, the time of a
 //! single request. A cause without a counter on any endpoint is no candidate.
 
@@ -121,7 +121,7 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
     found
 }
 
-/// Returns whether a smaller share of the prompts comes from the cache. If prompts grow by parts of their own, the
+/// Returns whether a smaller share of the prompts comes from the cache. If prompts grow by unshared parts, the
 /// share falls without a loss of cache. Cached tokens are then compared for prompts of the earlier length. The fact
 /// is unclear if it is not certain that the prompts are longer.
 fn less_cached(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {

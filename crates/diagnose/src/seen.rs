@@ -70,7 +70,7 @@ pub struct RequestView {
     /// Set if the client cancelled the request on purpose.
     pub cancelled: bool,
     pub class: u16,
-    /// Index into [`SeenLevel::replicas`]; `None` if the replica is not reported.
+    /// Index into [`DiagnosedLevel::replicas`]; `None` if the replica is not reported.
     pub replica: Option<u16>,
     /// Set if the connection had carried an earlier request.
     pub reused: bool,
@@ -98,7 +98,7 @@ pub struct RequestView {
     pub prefill: Option<f64>,
     /// Decode time reported by the server, in s; `None` if not reported.
     pub decode: Option<f64>,
-    /// Times of other stages (in front of the engine): index into [`SeenLevel::stages`], seconds.
+    /// Times of other stages (in front of the engine): index into [`DiagnosedLevel::stages`], seconds.
     pub other: Vec<(u16, f64)>,
 }
 
@@ -137,9 +137,9 @@ pub struct DiagnosedLevel<'a> {
     pub gaps: Vec<Gap>,
     /// Token pace by response and second.
     pub paces: Vec<TokenPace>,
-    /// Median of all gaps, s.
+    /// Median of all gaps in seconds.
     pub gap_p50: f64,
-    /// Duration of the arrivals, s.
+    /// Duration of the arrivals in seconds.
     pub length: f64,
 }
 
@@ -217,7 +217,6 @@ impl<'a> DiagnosedLevel<'a> {
         self.rows.iter().map(of).filter(|x| x.is_finite()).collect()
     }
 
-    /// Returns the isolated requests.
     pub fn alone(&self) -> impl Iterator<Item = &RequestView> {
         self.rows
             .iter()

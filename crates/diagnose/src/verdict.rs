@@ -20,24 +20,24 @@ pub(crate) const DIAGNOSIS_SCHEMA: u32 = 1;
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Answer")]
 pub enum DiagnosisOutcome {
-    /// Healthy: without a significant change.
+    /// Healthy: no metric has a significant change.
     NothingMaterial,
-    /// A cause was found.
+    /// At least one cause was found.
     Found,
     /// A problem without a known cause, or too little data to decide whether there is a problem.
     Unknown,
-    /// The measurement itself is invalid.
+    /// The measurement itself is invalid, so it has no diagnosis.
     Invalid,
 }
 
-/// The result of a diagnosis.
+/// The result of a diagnosis, with its evidence.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
-    /// Version of the JSON layout.
+    /// Version of the JSON layout of this object.
     pub schema: u32,
-    /// Overall answer.
+    /// Overall answer: `nothing_material`, `found`, `unknown` or `invalid`.
     pub answer: DiagnosisOutcome,
-    /// Summary in one sentence.
+    /// Summary of the diagnosis in one sentence.
     pub headline: String,
     /// The data that was analysed and its reference.
     pub subject: Subject,
@@ -45,7 +45,7 @@ pub struct Diagnosis {
     #[serde(default)]
     pub validity: Option<Validity>,
     /// Problems in order of weight; each is evaluated after the effect of the earlier ones is removed. For the
-    /// answers "no significant problem" and "unknown" the only verdict contains the reason.
+    /// answers `nothing_material` and `unknown` the only verdict contains the reason.
     pub verdicts: Vec<Verdict>,
     /// Answers to the five questions of the method.
     pub questions: Vec<Question>,
@@ -60,15 +60,15 @@ pub struct Diagnosis {
     pub missing: Vec<MissingEvidence>,
 }
 
-/// The data that was analysed.
+/// The data that the diagnosis analysed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Subject {
-    /// Number of the analysed level.
+    /// Number of the analysed level; null without levels.
     pub level: Option<u32>,
     /// Number of levels to choose from; 0 if the level was requested or is the only one.
     #[serde(default)]
     pub chosen_of: u64,
-    /// Description of the load.
+    /// Description of the load as a phrase.
     pub load: String,
     /// Number of requests in the window.
     pub requests: u64,
@@ -77,9 +77,9 @@ pub struct Subject {
     pub excerpt: Option<Excerpt>,
     /// Reference of the comparison: `baseline`, `probe`, `quiet` or `nothing`.
     pub reference: Reference,
-    /// Level number of the baseline.
+    /// Level number of the baseline; null without a baseline.
     pub baseline_level: Option<u32>,
-    /// Number of isolated requests.
+    /// Number of isolated requests in the data.
     pub alone: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct Subject {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reference {
-    /// Another run.
+    /// Another run, which is the baseline.
     Baseline,
     /// The isolated requests of the run.
     Probe,
@@ -95,14 +95,14 @@ pub enum Reference {
     Quiet,
 }
 
-/// One problem that was found.
+/// One problem that the diagnosis found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
-    /// Layer of the problem.
+    /// Layer that the problem is in.
     pub layer: Layer,
-    /// Cause of the problem.
+    /// Cause of the problem, by its name.
     pub cause: Cause,
-    /// Name of the decisive fact.
+    /// Name of the fact that decides the verdict.
     pub rule: String,
     /// Posterior probability of the cause, 0 to 1; 0 if no cause is named. `docs/diagnosis-validation.md` lists how
     /// often verdicts of each confidence are right.
@@ -111,26 +111,26 @@ pub struct Verdict {
     pub says: String,
     /// Share of the excess that the cause explains; `None` if unknown.
     pub explains: Option<f64>,
-    /// Evidence for the verdict.
+    /// Evidence for the verdict, one entry per fact.
     pub evidence: Vec<Evidence>,
     /// Counter that must have moved if the verdict is true.
     pub counter: Counter,
-    /// Second most likely cause.
+    /// Second most likely cause; null without another.
     pub runner_up: Option<RunnerUp>,
     /// Cheapest experiment that would overturn the verdict.
     pub overturn: NextExperiment,
-    /// Recommended action.
+    /// Recommended action as the next step.
     pub do_first: String,
-    /// Action to avoid.
+    /// Action to avoid, with its reason.
     pub do_not: String,
 }
 
-/// Evidence for a verdict.
+/// Evidence for a verdict: one fact.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
     /// Stable name of the figure, such as `ttft_p95_ratio`.
     pub figure: String,
-    /// Description as a phrase.
+    /// Description of the evidence as a phrase.
     pub says: String,
     /// Value with its interval; `None` if the evidence is not a number.
     pub value: Option<Estimate>,
@@ -146,11 +146,11 @@ pub struct Evidence {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Counter {
-    /// The counter moved.
+    /// The server's counter moved during the interval.
     Moved {
-        /// Name of the counter.
+        /// Name of the counter of the server.
         name: String,
-        /// Change of the counter.
+        /// Change of the counter during the interval.
         by: f64,
     },
     /// The run does not contain the counter.
@@ -162,12 +162,12 @@ pub enum Counter {
     NoneExists,
 }
 
-/// The second most likely cause.
+/// The second most likely cause of a problem.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunnerUp {
-    /// Name of the cause.
+    /// Name of the second most likely cause.
     pub cause: Cause,
-    /// Posterior probability, 0 to 1.
+    /// Posterior probability of the cause, 0 to 1.
     pub confidence: f64,
     /// Reason why another cause is named.
     pub why: String,
@@ -178,35 +178,35 @@ pub struct RunnerUp {
 /// A question of the method and its answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Question {
-    /// Text of the question.
+    /// Text of the question, as reports print it.
     pub asks: String,
-    /// Answer: `yes`, `no`, or inconclusive.
+    /// Answer to the question: `yes`, `no`, or inconclusive.
     pub answer: YesNo,
     /// The figure as a phrase, or the missing data.
     pub says: String,
-    /// The figure with its interval.
+    /// The figure with its interval; null without a figure.
     pub value: Option<Estimate>,
 }
 
-/// The answer to a question.
+/// The answer to a yes-or-no question.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum YesNo {
     Yes,
     No,
-    /// The data is insufficient.
+    /// The data is insufficient for an answer.
     CantTell,
 }
 
-/// A layer that was cleared.
+/// A layer that is not the cause.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Cleared")]
 pub struct ClearedSuspect {
     /// Layer that is not the cause.
     pub layer: Layer,
-    /// One sentence with the figure.
+    /// The reason in one sentence with the figure.
     pub says: String,
-    /// The figure with its interval.
+    /// The figure with its interval; null without a figure.
     pub value: Option<Estimate>,
 }
 
@@ -214,7 +214,7 @@ pub struct ClearedSuspect {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Changed")]
 pub struct TargetChange {
-    /// Facts that differ, as `name: before -> after`.
+    /// Facts that differ, each as `name: before -> after`.
     pub differ: Vec<String>,
     /// Facts that are known for both runs and equal.
     pub same: Vec<String>,
@@ -225,13 +225,13 @@ pub struct TargetChange {
 /// A fact that was checked in the records.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AskedQuestion {
-    /// Name of the fact.
+    /// Name of the fact that was checked.
     pub fact: Observed,
     /// Whether the fact applies; `None` if the run lacks the data.
     pub is: Option<FactState>,
-    /// The figure as a phrase.
+    /// The figure as a phrase for reports.
     pub says: String,
-    /// The figure with its interval.
+    /// The figure with its interval; null without a figure.
     pub value: Option<Estimate>,
 }
 
@@ -239,7 +239,7 @@ pub struct AskedQuestion {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Missing")]
 pub struct MissingEvidence {
-    /// The fact or layer.
+    /// The fact or layer without data.
     pub what: String,
     /// Experiment that would provide the data.
     pub needs: NextExperiment,

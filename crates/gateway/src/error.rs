@@ -19,7 +19,7 @@ pub enum GatewayError {
     #[error("cannot listen on {addr}: {source}; name another with {key}")]
     Listen {
         addr: SocketAddr,
-        /// Setting that contains the address.
+        /// Key of the configuration that sets the address.
         key: &'static str,
         source: io::Error,
     },

@@ -7,7 +7,6 @@ use plimsoll_policy::cost::{CostTerms, LEVEL, LEVEL_S};
 use plimsoll_policy::{PageStanding, ReplicaAvailability};
 use serde::{Deserialize, Serialize};
 
-/// The choices that are explained.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ExplainMode {
     /// Explains none, because no consumer keeps the explanation.
@@ -19,7 +18,6 @@ pub enum ExplainMode {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RouteExplanation {
-    /// Name of the chosen replica.
     pub chosen: String,
     /// Eligible replicas with their state before the request was booked.
     pub candidates: Vec<ExplainedReplica>,

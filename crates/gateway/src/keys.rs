@@ -1,6 +1,6 @@
 //! API keys: their configured sources and their SHA-256 digests.
 //!
-//! A slow hash (scrypt, Argon2) lost: it protects secrets that people invent, and costs milliseconds per request. A
+//! A slow hash (scrypt, Argon2) lost: it protects secrets that users invent, and costs milliseconds per request. A
 //! key of `plimsoll gateway key` has 256 random bits, which a fast hash protects. A key shorter than [`SHORTEST`] is
 //! rejected.
 
@@ -21,13 +21,13 @@ use crate::error::conflict;
 pub(crate) const SHORTEST: usize = 16;
 pub(crate) const MOST_KEYS: usize = 100_000;
 
-/// API key of a client.
+/// An API key of a client, with its limits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeySpec {
     /// Name of the key in metrics and logs, which never contain the key.
     pub id: String,
-    /// Source of the key.
+    /// Source of the key: its hash, a variable or a file.
     pub key: KeySource,
     /// Tenant of the key: keys of one tenant share caches and their share of a queue [default: the id].
     #[serde(default)]
@@ -56,7 +56,6 @@ pub struct KeySource {
     pub file: Option<PathBuf>,
 }
 
-/// The serialised form of [`KeySource`].
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]

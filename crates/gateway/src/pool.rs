@@ -121,7 +121,6 @@ pub struct ReplicaStatus {
     /// Health state, which decides whether the replica gets requests.
     pub standing: ReplicaAvailability,
     pub load: ReplicaLoad,
-    /// Estimated speed of the replica.
     pub speed: Speed,
     /// Extra cost because the replica recently rejected requests.
     pub penalty: Span,

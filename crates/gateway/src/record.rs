@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{conflict, share, within};
 
-/// Request recording settings.
+/// Settings of the recording of requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordSpec {

@@ -1,4 +1,4 @@
-//! Configuration reload without interruption: the new version is validated completely, then applied at once. Settings
+//! Configuration reload without interruption: the new version is validated completely, then applied as a whole. Settings
 //! that need a restart are reported.
 
 use std::sync::{Arc, Mutex, PoisonError};

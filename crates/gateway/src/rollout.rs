@@ -19,7 +19,7 @@ use crate::error::{self, conflict, within};
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicaRole {
-    /// Serves requests.
+    /// Serves the requests that clients send.
     #[default]
     Serve,
     /// Serves a share of the requests as a canary.
@@ -39,7 +39,7 @@ impl ReplicaRole {
     }
 }
 
-/// Canary traffic and evaluation settings.
+/// Settings of canary traffic and of its evaluation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutSpec {
@@ -58,7 +58,7 @@ pub struct RolloutSpec {
     pub roll_back: bool,
 }
 
-/// Shadow traffic settings.
+/// Settings of the shadow traffic to other replicas.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShadowSpec {
@@ -140,7 +140,6 @@ pub enum RolloutCommand {
     RollBack,
 }
 
-/// The verdict on a canary.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SplitVerdict {
     /// Set if the canary is proven not worse over the minimum observation.
@@ -187,7 +186,6 @@ impl Rollout {
         self.share.store(share.to_bits(), Ordering::Relaxed);
     }
 
-    /// Returns the latest verdict.
     pub fn judged(&self) -> SplitVerdict {
         lock(&self.judged).clone()
     }

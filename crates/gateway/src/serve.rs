@@ -50,7 +50,7 @@ const LINGER: Span = Span::from_millis(300);
 /// Limit on concurrent streams of a proxy's connection, each a request in flight. A proxy with more opens another
 /// connection.
 const CALLS: u32 = 1024;
-/// Limit on the head of a gRPC call in bytes: gRPC's own headers, and those of a service mesh.
+/// Limit on the head of a gRPC call in bytes: gRPC's own headers, and the headers of a service mesh.
 const CALL_HEAD: u32 = 16 << 10;
 /// Flow-control window of a call in bytes, and 1/16 of a connection's window, so that a prompt arrives in one burst.
 const WINDOW: u32 = 1 << 20;

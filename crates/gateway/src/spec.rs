@@ -29,7 +29,7 @@ pub const MOST_REPLICAS: usize = 1_000;
 /// Maximum of every time setting: one day, in s.
 const DAY_S: f64 = 86_400.0;
 
-/// Gateway configuration.
+/// The configuration of a gateway, as a file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatewaySpec {
@@ -62,23 +62,23 @@ pub struct GatewaySpec {
     /// Number of gateways in front of the same replicas, including this one [default: 1]. Gateways share no state.
     /// Without metrics, each assumes that the others add as much load as itself.
     pub gateways: u32,
-    /// Routing policy [default: least_cost].
+    /// Routing policy for requests [default: least_cost].
     pub route: RouteSpec,
-    /// Retry settings.
+    /// Settings of retries and of their budget.
     pub retry: RetryBudgetSpec,
     /// Hedging: a second replica for a request whose first token is late [default: off].
     pub hedge: Option<HedgeSpec>,
-    /// Circuit breaker settings for replicas.
+    /// Settings of the circuit breakers of replicas.
     pub breaker: BreakerSpec,
-    /// Admission and queueing settings.
+    /// Settings of admission and of the request queue.
     pub admission: AdmissionSpec,
-    /// Health check settings.
+    /// Settings of the health checks of replicas.
     pub health: HealthSpec,
     /// Scraping of replica metrics for the load of other clients; null disables it [default: on].
     pub telemetry: Option<TelemetrySpec>,
     /// Warm-up requests before a replica gets traffic [default: none].
     pub warm_up: Option<WarmSpec>,
-    /// Response cache [default: off].
+    /// Settings of the response cache [default: off].
     pub cache: Option<CacheSpec>,
     /// Canary settings for replicas with the role `canary`.
     pub canary: Option<RolloutSpec>,
@@ -107,7 +107,7 @@ pub struct GatewaySpec {
     pub insecure: bool,
 }
 
-/// A replica of the gateway.
+/// A replica behind the gateway, with its address.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaSpec {
@@ -131,7 +131,7 @@ pub struct ReplicaSpec {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PickerSpec {
-    /// Listen address for proxies.
+    /// Listen address for the proxies that send ext_proc requests.
     pub listen: SocketAddr,
     /// TLS for proxies [default: none, plain HTTP/2].
     #[serde(default)]
@@ -158,7 +158,7 @@ impl PickerSpec {
     }
 }
 
-/// Health check settings for replicas.
+/// Settings of the health checks of replicas.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthSpec {

@@ -60,7 +60,6 @@ pub enum RequestEnd {
     Failed,
     /// A stream that broke after its start.
     Broken,
-    /// The client disconnected.
     Cancelled,
     /// A 4xx response of the gateway: the request was too large, too slow or malformed.
     Bad,

@@ -1,4 +1,4 @@
-//! Scraping of replica metrics for load from all clients. The signal names are those of `run` and `watch`
+//! Scraping of replica metrics for load from all clients. The signal names come from `run` and `watch`
 //! ([`plimsoll_measure::server_side`]); other lines are skipped.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const PROGRESS: [Signal; 4] = [Signal::OutputTokens, Signal::PromptTokens, Signa
 /// Results of a scrape, in the order of the counts in `Replica::pages`.
 pub const PAGES: [&str; 3] = ["read", "unreadable", "silent"];
 
-/// Replica metrics settings.
+/// Settings of scraping the metrics of replicas.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetrySpec {

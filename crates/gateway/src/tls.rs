@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{GatewaySpec, ReplicaSpec};
 
-/// TLS certificate of a listener.
+/// TLS certificate and key of a listener.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsSpec {

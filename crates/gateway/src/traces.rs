@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::conflict;
 use crate::keys::KeySource;
 
-/// Trace export and sampling settings.
+/// Settings of the export and sampling of traces.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TracesSpec {
@@ -24,7 +24,7 @@ pub struct TracesSpec {
     /// Service name in traces (`service.name`) [default: plimsoll-gateway].
     #[serde(default = "service")]
     pub service: String,
-    /// Sampling settings.
+    /// Settings of sampling: the traces that are kept.
     #[serde(default)]
     pub keep: SamplingSpec,
 }

@@ -30,7 +30,7 @@ use crate::spec::ReplicaAddress;
 const IDLE: Span = Span::from_secs(4);
 /// Limit on idle connections per replica and thread.
 const KEPT: usize = 256;
-/// Timeout of a new connection.
+/// Time limit for opening a connection to a replica.
 const CONNECT: Duration = Duration::from_secs(3);
 
 /// Timeout of the check whether a replica still listens.

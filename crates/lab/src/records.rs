@@ -6,7 +6,6 @@ use plimsoll_model::{
 };
 use serde_json::json;
 
-/// One millisecond in ns.
 pub const MS: i64 = 1_000_000;
 
 /// Returns a single level of this many seconds at this rate.

@@ -15,14 +15,12 @@ pub enum System {
         servers: usize,
         /// Share of the server capacity that the arrivals use.
         load: f64,
-        /// Distribution of the service times.
         service: Service,
         /// Whether a tenth of the series has three times the service time.
         incident: bool,
     },
     /// A batching engine at a share of its capacity.
     Engine {
-        /// The latency that is evaluated.
         metric: SystemMetric,
         /// Offered load as a share of the capacity.
         load: f64,
@@ -41,11 +39,9 @@ pub enum Service {
 /// A latency of one engine request.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum SystemMetric {
-    /// Time to first token.
     Ttft,
     /// Time to last token.
     E2e,
-    /// Time per output token.
     Tpot,
 }
 

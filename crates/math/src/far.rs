@@ -6,7 +6,7 @@
 //! The cube starts at one and a half times the slowest value, because that value is also random.
 //!
 //! A square without this margin was rejected (5 to 12 % wrong passes of a batching engine's p99), and so was a cube without
-//! it (10 %). A mode that the run never entered (time-outs, a failover) has no such tail, so a pass by this rule names the
+//! it (10 %). A mode that the run never entered (time-outs, a failover) has no such tail, so a pass verdict of this rule names the
 //! assumption.
 
 /// Least number of effective observations for an upper bound.

@@ -56,7 +56,6 @@ pub struct Percentile {
     /// Order statistic.
     pub value: f64,
     pub n: usize,
-    /// Effective sample size.
     pub worth: EffectiveN,
     /// Interval, or the reason for its absence.
     pub interval: Result<Interval, PercentileRefusal>,
@@ -115,7 +114,7 @@ pub fn interval(
 pub struct EffectiveN {
     /// Number of values / design effect: the printed size, and the basis of failures.
     pub n_eff: f64,
-    /// Effective number at the upper side of the design effect, for passes by counting and for upper ends. A calm run has
+    /// Effective number at the upper side of the design effect, for pass verdicts by counting and for upper ends. A calm run has
     /// both a small share beyond a limit and a small design effect at that share. The design effect is therefore also read
     /// from wider shares (up to [`WIDEST`]), which the calm did not select. It uses [`lugsail`] batches as long as the
     /// level's [`Memory`], and its factor.

@@ -124,7 +124,6 @@ pub struct Columns {
     pub(crate) earlier: Vec<(i64, How)>,
     /// Attempts without a response, with their error.
     pub(crate) lost: Vec<FailedAttempt>,
-    /// Distinct errors.
     pub(crate) words: Vec<FailureText>,
     /// Content of each token event, pooled like `gaps`; empty if every event has one token.
     pub(crate) carried: Vec<EventTokens>,
@@ -137,7 +136,6 @@ pub struct Columns {
 /// The stages that servers reported, for all requests.
 #[derive(Default)]
 pub(crate) struct Stages {
-    /// Distinct names of stages.
     pub names: Vec<String>,
     /// Number of stages of each request; empty if there are none.
     pub counts: Vec<u16>,
@@ -164,13 +162,11 @@ pub(crate) struct RowAnomalies {
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Claims {
     pub answers: u64,
-    /// Tokens that the server reports.
     pub tokens: u64,
     pub texts: u64,
     pub empties: u64,
 }
 
-/// An attempt without a response.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct FailedAttempt {
     pub due: i64,

@@ -6,7 +6,7 @@
 //! * each length between two edges of a histogram: log-uniform, then bent until the lengths sum to the reported sum;
 //! * the pairs of prompt and response.
 //!
-//! The [`LoggedRequest`]s go through the reconstruction for logs. [`Logged::counts_only`] bounds the error of their lengths.
+//! The [`LoggedRequest`]s go through the reconstruction for logs. [`RequestLog::counts_only`] bounds the error of their lengths.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, How, LoggedRequest, RequestLog, Sample, Span};
@@ -14,7 +14,6 @@ use plimsoll_model::{At, How, LoggedRequest, RequestLog, Sample, Span};
 use crate::server_side::table::SignalTable;
 use crate::server_side::{Buckets, ServerSide, Signal};
 
-/// Signals that are read.
 const READ: [Signal; 9] = [
     Signal::Finished,
     Signal::Failed,

@@ -26,9 +26,9 @@ const SLOW_FROM: f64 = 0.95;
 /// The analysed part of a level.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Excerpt {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
-    /// Attempts of the level.
+    /// Number of attempts in the whole level.
     pub of: u64,
     /// Approximate number of analysed attempts; the exact number is known after they are read.
     pub attempts: u64,
@@ -54,7 +54,7 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Returns the level reduced to this part, of which `requests` have a row.
+    /// Returns the level reduced to this part; `requests` of its requests have a row.
     ///
     /// All requests without a row may belong to the part, so rows that are missing in the level make the part invalid too.
     pub fn of_level(&self, level: &Level, requests: u64) -> Level {

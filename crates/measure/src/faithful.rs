@@ -50,7 +50,6 @@ pub struct Property {
 /// The requests of one side in order of time, with the data that properties need.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TrafficSample {
-    /// Arrival times in ns.
     pub at_ns: Vec<i64>,
     /// Prompt tokens of the requests with a known number.
     pub prompt: Vec<f64>,
@@ -122,7 +121,7 @@ impl TrafficSample {
 
 /// Returns the due times of a schedule's requests in ns, if each takes as long as its line in the log.
 ///
-/// `took_ns` is indexed by the line number minus 1. Without turns that wait for others, the times are those of the schedule.
+/// `took_ns` is indexed by the line number minus 1. Without turns that wait for others, the times are the scheduled times.
 pub fn stepped(schedule: &Schedule, trace: &Trace, took_ns: &[i64]) -> Vec<i64> {
     let mut due: Vec<i64> = schedule.arrivals.iter().map(|one| one.due.0).collect();
     let Some(graph) = &trace.graph else { return due };
@@ -378,7 +377,6 @@ pub struct Reconstruction {
     pub refused: u64,
     /// Requested models with the number of requests.
     pub models: Vec<(String, u64)>,
-    /// Requests with a drawn length.
     pub lengths_drawn: u64,
     pub reuse: &'static str,
     /// Width in seconds of the ticks within which timestamps were spread; `None` if they were not.

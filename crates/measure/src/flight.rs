@@ -201,8 +201,8 @@ fn little_of_health(
 
 /// Returns the verdict on the stability of a level.
 ///
-/// `lost` is the share of requests in the window that were refused, shed or broken off, with its bounds. A filling level looks
-/// like an unstable one, except that its growth slows. *Unstable* therefore needs a later half that grows at least half as fast
+/// `lost` is the share of requests in the window that were refused, shed or broken off, with its bounds. A filling level resembles
+/// an unstable one, except that its growth slows. *Unstable* therefore needs a later half that grows at least half as fast
 /// as the whole. Stable and unstable need a level of [`FILLS`] response times.
 pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -> Stability {
     let answer = answer_time(columns, from, to);

@@ -2,7 +2,7 @@
 //!
 //! Two figures decide whether the network is the cause: the minimum round trip, and the retransmitted or reordered segments.
 //! The smoothed round trip is reported but decides nothing. It includes the peer's delay before an acknowledgement, which a
-//! slow server lets run to its end (40 ms on Linux). A slow engine would therefore look like a slow network.
+//! slow server lets run to its end (40 ms on Linux). A slow engine would therefore resemble a slow network.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// Network statistics between this machine and the first hop that terminates TCP.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Network {
-    /// Attempts with a connection.
+    /// Number of attempts that had a connection.
     pub attempts: u64,
     /// Attempts with kernel statistics of their connection; with 0 all other values are unknown.
     pub known: u64,
@@ -28,11 +28,11 @@ pub struct Network {
     pub sent: u64,
     /// Retransmitted segments, including a connection's first SYN.
     pub sent_again: u64,
-    /// Received segments with data.
+    /// Number of received TCP segments with data.
     pub received: u64,
     /// Segments received out of order; after a lost segment all segments are out of order until it arrives.
     pub out_of_order: u64,
-    /// Attempts with a retransmission.
+    /// Number of attempts with at least one retransmission.
     pub resent_in: u64,
     /// Attempts with segments out of order: at least one segment was lost or overtaken.
     pub disordered_in: u64,

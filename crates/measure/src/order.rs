@@ -16,9 +16,9 @@ use plimsoll_math::quantile::{
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Histogram, Percentiles, Reading};
 
-/// Confidence of all two-sided intervals.
+/// Confidence level of all two-sided intervals.
 pub const LEVEL: f64 = 0.95;
-/// Percentiles in reports.
+/// Percentiles that reports show, as fractions.
 pub const SHOWN: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
 /// A column of values in the order of due times, indexed by rank.
@@ -138,7 +138,7 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Ranks at which correlation is measured: those of the shown percentiles, of their [`tail_shares`], and of [`WIDE`] shares.
+/// Ranks at which correlation is measured: ranks of the shown percentiles, of their [`tail_shares`], and of [`WIDE`] shares.
 const WATCHED: [f64; 11] = [0.5, 0.6, 0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
 
 /// The number of values over each limit, per step in the order of due times, and their ranks.

@@ -24,7 +24,7 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Returns seconds in milliseconds: `12.5 ms`.
+/// Formats seconds in milliseconds, for example `12.5 ms`.
 pub fn ms(seconds: f64) -> String {
     format!("{} ms", number(1e3 * seconds))
 }

@@ -7,7 +7,7 @@
 //! does not describe the server. A session that the end of the level (or of the load) cut has an unknown end. Leaving out only
 //! cut sessions would keep the short ones and lose the long ones. Sessions therefore count up to the first that was cut.
 //!
-//! A session's tokens are those of its turns: as the server counts them, otherwise as requested. The client that made the
+//! A session's tokens are the sum over its turns: as the server counts them, otherwise as requested. The client that made the
 //! prompt knows the part that repeats earlier turns ([`plimsoll_model::Attempt::resent`]). In the server's tokens this part is
 //! counted by its share of the prompt. Resent tokens that the server did not read from its cache were computed again.
 

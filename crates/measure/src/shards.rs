@@ -26,10 +26,9 @@ pub struct ShardRun {
     pub clock_error_ns: Option<i64>,
 }
 
-/// The merged shards.
 #[derive(Debug)]
 pub struct MergedRun {
-    /// Merged level. Its load, arrivals and hash are still those of one shard; the scenario defines the spacing of arrivals.
+    /// Merged level. Its load, arrivals and hash still come from one shard; the scenario defines the spacing of arrivals.
     pub level: Level,
     /// Rows in the order of their ends.
     pub attempts: Vec<Attempt>,

@@ -116,7 +116,7 @@ pub(crate) fn summarise_columns(
     (summary, (from, to))
 }
 
-/// Checks all rows, including those of the warm-up, because a row lost there is lost too.
+/// Checks all rows, including the warm-up's, because a row lost there is lost too.
 fn records(level: &Level, columns: &Columns) -> Records {
     let rows = || (0..columns.len()).filter(|row| columns.fate[*row] == Fate::Finished);
     let streams = columns.leading().0 == "ttft";

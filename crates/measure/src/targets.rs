@@ -1,7 +1,7 @@
 //! Results of each endpoint of a load with several endpoints.
 //!
-//! Requests are assigned to endpoints in rotation and not at random. An endpoint's arrivals are therefore more even than those
-//! of the load, as behind a load balancer with rotation. Its figures apply to such arrivals.
+//! Requests are assigned to endpoints in rotation and not at random. An endpoint's arrivals are therefore more even than the
+//! load's, as behind a load balancer with rotation. Its figures apply to such arrivals.
 
 use plimsoll_model::At;
 

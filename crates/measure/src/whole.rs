@@ -1,4 +1,4 @@
-//! Analysis of a complete run: every level, the limits, the hold, and trust.
+//! Analysis of a complete run: every level, the limits, the sustained level, and trust.
 //!
 //! A finished run that is read from disk and a sweep in progress use one function. The screen at the end of a sweep and the run
 //! folder therefore agree.
@@ -233,7 +233,7 @@ pub fn findings(observed: &[LineLevel], spec: &LineSpec, is_sweep: bool) -> Find
 
 // ------------------------------------------------------------------------------------------- hold
 
-/// Returns the limit to hold and the load for the hold.
+/// Returns the limit to sustain and the load for it.
 ///
 /// The limit is the lower of onset and budget limit, and the load is the lower end of its interval. At the onset itself a
 /// correct verdict is "inconclusive" every second time. Without both limits the load is just under the last stable load.

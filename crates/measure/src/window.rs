@@ -32,7 +32,6 @@ const FEWEST: usize = 100;
 
 /// Maximum share of a level, and maximum time, of a start-up transient.
 const LONGEST_SHARE: f64 = 0.1;
-/// Maximum time in seconds.
 const LONGEST_S: f64 = 30.0;
 
 /// Start of the cut part: its first eighth, and at least one batch of MSER-5.
@@ -44,7 +43,6 @@ const FROM_THE_FIRST: f64 = 0.5;
 /// Maximum length of the series in the search; longer series are thinned. A finer position of the cut changes no figure.
 const LONGEST: usize = 50_000;
 
-/// The start of the window.
 pub struct WindowCut {
     /// Index of the first request that counts.
     pub from: usize,
@@ -58,7 +56,7 @@ const OPENING: f64 = 0.25;
 
 /// Returns the number of requests in the opening of a closed loop.
 ///
-/// These are the requests that start together, one per request in flight, and those that are due before the first responses.
+/// These are the requests that start together, one per request in flight, and the requests that are due before the first responses.
 /// They wait for each other by design, so they do not show whether the level is steady. They count in every figure.
 pub fn opening(columns: &Columns, level: &Level) -> usize {
     let Load::Closed { concurrency } = level.load else { return 0 };

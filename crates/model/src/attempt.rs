@@ -20,15 +20,15 @@ crate::named! {
         Reasoning = 1 => "reasoning",
         /// Part of a tool call, which is generated too.
         ToolCall = 2 => "tool_call",
-        /// The role, without generated content.
+        /// The role of the message, without generated content.
         Role = 3 => "role",
         /// Event without content (empty delta, keep-alive comment).
         Empty = 4 => "empty",
         /// Reason for the end of generation, without text.
         Finish = 5 => "finish",
-        /// Token counts only.
+        /// Token counts only, without generated content.
         Usage = 6 => "usage",
-        /// An error inside the stream.
+        /// An error that the server sends inside the stream.
         Error = 7 => "error",
         /// End marker `[DONE]`.
         Done = 8 => "done",
@@ -76,7 +76,7 @@ crate::named! {
         UsageRunning => "usage_running",
         /// Server's total, which equals the number of token events, so each has one.
         UsageTotal => "usage_total",
-        /// Tokeniser count after the run.
+        /// Count by a tokeniser, after the run.
         Tokeniser => "tokeniser",
     }
 }
@@ -241,7 +241,6 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Moves all timestamps by `by`.
     pub fn shift(&mut self, by: Span) {
         self.due += by;
         let instants = [

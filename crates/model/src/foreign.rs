@@ -46,7 +46,7 @@ pub enum ForeignProcess {
 /// One request. Times are in ns on the file's clock.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ForeignRow {
-    /// Due time; see [`ForeignDue`].
+    /// Due time, whose origin is a [`ForeignDue`].
     pub due: Option<i64>,
     /// Send time, as reported by the tool.
     pub sent: Option<i64>,

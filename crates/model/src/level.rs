@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{At, ShardsHealth, SizeUnit, Span};
 
-/// Load of a level.
+/// Load of a level: a rate or a concurrency.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "mode", rename_all = "snake_case")]
 pub enum Load {
@@ -16,7 +16,7 @@ pub enum Load {
     },
     /// Closed loop: a fixed number of requests in flight, where each end starts the next.
     Closed {
-        /// Number of requests in flight.
+        /// Number of requests that are kept in flight.
         concurrency: u32,
     },
     /// A single burst of simultaneous requests.
@@ -26,7 +26,7 @@ pub enum Load {
     },
     /// Maximum throughput: a closed loop whose concurrency doubles until throughput stops growing.
     Saturating {
-        /// Concurrency at the end.
+        /// Number of requests in flight at the end.
         concurrency: u32,
     },
 }
@@ -54,7 +54,7 @@ pub enum EndedBy {
     User,
     /// Two stops by the user: immediate end.
     UserNow,
-    /// The requested precision was reached.
+    /// The precision that was requested was reached.
     Known,
     /// A limit set by the user was reached (rate, requests, tokens, spend).
     Ceiling,
@@ -64,7 +64,7 @@ pub enum EndedBy {
     Cut,
 }
 
-/// Source of arrival timestamps.
+/// Source of the timestamps of arriving data.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StampSource {
@@ -80,7 +80,7 @@ pub enum StampSource {
 /// Order statistics of an internal quantity of the generator, in ns.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Quantiles {
-    /// Number of observations.
+    /// Number of observations in the summary.
     pub count: u64,
     /// Median in ns.
     pub p50_ns: i64,
@@ -102,9 +102,9 @@ pub struct GeneratorHealth {
     pub lag: Quantiles,
     /// User-space stamp minus kernel stamp of every read.
     pub user_delay: Quantiles,
-    /// Source of the arrival timestamps.
+    /// Source of the timestamps of arriving data.
     pub stamps: StampSource,
-    /// Number of load-generating threads.
+    /// Number of threads that generated the load.
     pub workers: u32,
     /// CPU time of the busiest worker thread / wall time (0 to 1). `None` = the platform does not report it.
     pub cpu_share_max: Option<f64>,
@@ -113,7 +113,7 @@ pub struct GeneratorHealth {
     /// Largest share of wall time that a worker thread was runnable but not running. `None` = the platform does not report
     /// it.
     pub run_queue_share_max: Option<f64>,
-    /// Number of received token events.
+    /// Number of token events that were received.
     pub events: u64,
     /// Token events with an upper bound as time, because one read also contained a later event.
     pub events_coalesced: u64,
@@ -127,7 +127,7 @@ pub struct GeneratorHealth {
     pub in_flight_samples: u64,
     /// First time at which a ceiling delayed an arrival, so that the level was closed loop from then on.
     pub closed_since: Option<At>,
-    /// Most simultaneously open sockets.
+    /// Maximum number of simultaneously open sockets.
     pub sockets_max: u32,
     /// Number of connections opened during the level, warm-up included.
     pub connects: u32,
@@ -182,7 +182,7 @@ pub struct Level {
     pub traffic: String,
     /// Purpose of the level: `baseline`, `ladder`, `curve`, `bisect`, `hold`, `run`.
     pub purpose: String,
-    /// Requested load.
+    /// Requested load: a rate or a concurrency.
     pub load: Load,
     /// Intended shape of the arrival rate.
     #[serde(default)]
@@ -195,14 +195,14 @@ pub struct Level {
     pub drained: At,
     /// Reason for the end of the level.
     pub ended_by: EndedBy,
-    /// Arrivals scheduled in `[start, stop)`.
+    /// Number of arrivals scheduled in `[start, stop)`.
     pub arrivals: u64,
     /// 64-bit hash of the schedule, equal on every machine for equal spec, seed and nonce.
     pub schedule_hash: String,
-    /// Unit of the request sizes.
+    /// Unit of the request sizes: tokens or items.
     #[serde(default)]
     pub unit: SizeUnit,
-    /// Measurements of the generator itself.
+    /// Measurements of the load generator itself.
     pub generator: GeneratorHealth,
 }
 

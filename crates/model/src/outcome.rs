@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 crate::named! {
-    /// Result of an attempt.
+    /// Result of an attempt: finished, or an error class.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum How {
@@ -20,9 +20,9 @@ crate::named! {
         Timeout => "timeout",
         /// Rejection with 429 or 503: the server could not serve the request at that time.
         Shed => "shed",
-        /// Other status 4xx.
+        /// Another status of the class 4xx.
         ClientError => "client_error",
-        /// Other status 5xx.
+        /// Another status of the class 5xx.
         ServerError => "server_error",
         /// A redirect to another host, which is never followed, or a 3xx without a usable target.
         Redirected => "redirected",
@@ -59,7 +59,7 @@ crate::named! {
         Network => "network",
         /// The client's policy: a time-out, a planned cancellation, the end of the run.
         Client => "client",
-        /// The user, by a stop.
+        /// The user, who stopped the run.
         User => "user",
     }
 }
@@ -76,7 +76,7 @@ impl By {
 pub struct Outcome {
     /// Result of the attempt.
     pub how: How,
-    /// Cause of the end.
+    /// Cause of the end: server, client, user or network.
     pub by: By,
     /// Set if the request may be retried.
     pub retryable: bool,

@@ -15,7 +15,6 @@ pub struct SeriesName {
     pub labels: Vec<(String, String)>,
 }
 
-/// The result of one scrape.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PageRead {
     /// Name of the endpoint; empty if there is only one.

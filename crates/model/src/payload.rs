@@ -194,7 +194,6 @@ pub enum Payload {
     Documents {
         /// Text of the query; empty for separate texts.
         query: String,
-        /// Documents or separate texts.
         documents: Vec<String>,
     },
     /// An audio clip, for transcriptions.

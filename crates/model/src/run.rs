@@ -11,13 +11,13 @@ use crate::{At, Level, ShardPart, SharedText};
 /// Version of the run folder's format and of `run.json`. Readers reject other versions.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Progress of a run.
+/// Progress of a run: running, complete or partial.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
     /// Run in progress, or with a writer that died.
     Running,
-    /// Complete run.
+    /// Complete run, with all its data.
     Complete,
     /// Incomplete run, with all data that was measured until then.
     Partial {
@@ -29,7 +29,7 @@ pub enum RunState {
 /// Tie between the run's axis and the machine's clocks: `At(0)` is this instant on both.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ClockAnchor {
-    /// CLOCK_MONOTONIC in ns.
+    /// Time of CLOCK_MONOTONIC at that instant in ns.
     pub monotonic_ns: i64,
     /// CLOCK_REALTIME (Unix epoch) in ns.
     pub realtime_ns: i64,
@@ -89,9 +89,9 @@ pub const NOT_TRACED: &str = "not sampled";
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Repeats")]
 pub struct RerunOrigin {
-    /// Id of the repeated run.
+    /// Id of the run that was repeated.
     pub id: String,
-    /// Endpoint of the repeated run.
+    /// Endpoint of the run that was repeated.
     pub url: String,
     /// Model that the repeated run requested.
     pub model: Option<String>,
@@ -113,14 +113,14 @@ pub struct Manifest {
     /// User's label of the run; `null` = no label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Progress of the run.
+    /// Progress of the run: running, complete or partial.
     pub progress: RunState,
-    /// Clock of the timestamps.
+    /// Clock of the timestamps: real or virtual time.
     #[serde(default, skip_serializing_if = "TimeBase::is_real")]
     pub time: TimeBase,
     /// Start of the run on the machine's clocks.
     pub clock: ClockAnchor,
-    /// Seed of all random choices.
+    /// Seed of all random choices of the run.
     pub seed: u64,
     /// Nonce that salts the prompts.
     pub nonce: u64,
@@ -135,17 +135,17 @@ pub struct Manifest {
     /// Shards of a merged run, by number. `host` and `clock` of the run come from the first shard that began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardPart>,
-    /// Machine that sent the load.
+    /// Machine that sent the load of the run.
     pub host: Host,
-    /// Measured target.
+    /// Target of the run, as measured.
     pub target: Fingerprint,
     /// Warnings about a simulated target that is used outside its calibrated range. Empty without warnings and for a real
     /// target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<String>,
-    /// Resolved scenario, with every default.
+    /// Resolved scenario of the run, with every default.
     pub scenario: Value,
-    /// Levels in order of execution.
+    /// List of the levels in order of execution.
     pub levels: Vec<Level>,
     /// Findings: summaries per level, validity, lines. They are stored for readers; judges recompute them from the rows.
     pub findings: Option<Value>,

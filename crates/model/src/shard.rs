@@ -55,7 +55,7 @@ pub struct ShardPart {
     pub arrivals: u64,
     /// Hash of the schedule of all shards together.
     pub schedule_hash: String,
-    /// Progress of this shard.
+    /// Progress of this shard: running, complete or partial.
     pub progress: RunState,
     /// Largest error of the machine's clock in ns, as reported by the kernel; `null` = unknown.
     #[serde(default)]
@@ -71,7 +71,7 @@ pub struct ShardPart {
 /// Comparison of the shards of a merged level.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ShardsHealth {
-    /// Total number of shards.
+    /// Total number of shards of the run.
     pub of: u32,
     /// Shards that did not start or did not stay until the end.
     pub lost: u32,

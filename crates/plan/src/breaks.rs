@@ -35,7 +35,7 @@ const QUEUE: &str = "the queue grows";
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanBreak {
-    /// The load, × the mean rate.
+    /// Load as a multiple of the mean rate.
     factor: Estimate,
     pub by: String,
 }

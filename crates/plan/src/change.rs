@@ -49,7 +49,7 @@ pub struct PairChange {
     /// GPUs that share each layer.
     pub tensor_parallel: Option<u32>,
     pub dtype: Option<Dtype>,
-    /// Whether the scheduler limits are the server's defaults for the new pair; otherwise those of the current engine.
+    /// Whether the scheduler limits are the server's defaults for the new pair; otherwise the limits of the current engine.
     pub fresh_limits: bool,
 }
 

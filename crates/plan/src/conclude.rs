@@ -22,13 +22,11 @@ pub struct KnownBefore<'a> {
     /// Request and token statistics of the load.
     pub mix: &'a Mix,
     pub load: LoadFinding,
-    /// Lower bounds of every plan.
     pub bounds: PlanBounds,
     /// Latency of an isolated request against each ceiling.
     pub floor: Vec<FloorRow>,
     /// Concurrent requests of a replica; `None` if the engine has no slots.
     pub slots: Option<Slots>,
-    /// The search by simulation.
     pub planner: &'a Planner,
     /// Assumptions that replace missing configuration.
     pub rests_on: Vec<String>,

@@ -20,7 +20,7 @@ pub struct EnvelopeSpec {
     pub rate_per_s: f64,
     /// Time that a request occupies its slot, s: the W of Little's law.
     pub latency_s: f64,
-    /// Concurrent requests of a replica.
+    /// Number of concurrent requests of a replica.
     pub slots: u32,
     pub rules: PlanRuleSpec,
     /// GPUs of one replica; `None` if unknown, which omits every figure in GPUs.
@@ -37,7 +37,7 @@ pub struct EnvelopeFinding {
     pub peak_per_s: f64,
     /// Time that a request occupies its slot, s.
     pub latency_s: f64,
-    /// Concurrent requests of a replica.
+    /// Number of concurrent requests of a replica.
     pub slots: u32,
     /// Rules of the plan.
     pub rules: PlanRuleSpec,
@@ -45,9 +45,9 @@ pub struct EnvelopeFinding {
     pub in_flight: f64,
     /// Slots that the ceiling requires: λ × W / ρ.
     pub slots_needed: f64,
-    /// Replicas that carry the load.
+    /// Number of replicas that carry the load.
     pub replicas: u32,
-    /// Spare replicas, which may fail.
+    /// Number of spare replicas, which may fail.
     pub spare: u32,
     /// GPUs of all replicas; null if unknown.
     pub gpus: Option<u32>,

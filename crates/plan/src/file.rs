@@ -15,7 +15,7 @@ pub const PLAN_VERSION: u32 = 1;
 /// A plan as a file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanFile {
-    /// Version of the layout: 1.
+    /// Version of the layout of the file: 1.
     pub plan_version: u32,
     /// Finding of the plan.
     #[serde(flatten)]
@@ -35,13 +35,13 @@ pub struct PlanInputs {
     pub scenario: Value,
     /// Seconds of arrivals in one simulation at the mean rate.
     pub window_s: f64,
-    /// Simulated replica, router and clients.
+    /// Description of the simulated replica, router and clients.
     pub world: WorldSpec,
     /// GPUs of one replica; null if unknown.
     pub gpus_per_replica: Option<u32>,
     /// Price; null if not given.
     pub price: Option<PriceSpec>,
-    /// Limits of the simulation effort.
+    /// Limits of the simulation effort, as numbers of schedules.
     pub effort: EffortSpec,
     /// Differences of earlier predictions from measurements; null if unknown.
     pub band: Option<PredictionBand>,

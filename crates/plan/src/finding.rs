@@ -12,9 +12,9 @@ use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Metric, Reading, un
 pub struct PlanFinding {
     /// Name of the engine of one replica.
     pub engine: String,
-    /// Load of the plan.
+    /// Load that the plan must carry.
     pub load: LoadFinding,
-    /// SLO of the plan.
+    /// SLO that the plan must meet.
     pub slo: BudgetSpec,
     /// Rules of the plan.
     pub rules: PlanRuleSpec,
@@ -69,7 +69,7 @@ pub struct LoadFinding {
     pub source: String,
     /// Mean requests per second, before the peak factor.
     pub rate_per_s: f64,
-    /// Planned requests per second.
+    /// Requests per second at the peak.
     pub peak_per_s: f64,
     /// Coefficient of variation of the gaps between the drawn arrivals.
     pub gap_cv: f64,
@@ -81,20 +81,20 @@ pub struct LoadFinding {
     pub output: [f64; 3],
     /// Requests of one schedule.
     pub requests: u64,
-    /// Length of one schedule, s.
+    /// Length of one schedule in seconds.
     pub window_s: f64,
 }
 
 /// A ceiling with the latency of an isolated request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FloorRow {
-    /// Latency metric.
+    /// Latency metric, such as `ttft`, `tpot` or `e2e`.
     pub metric: Metric,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub percentile: f64,
-    /// Ceiling, s.
+    /// Ceiling of the budget in seconds.
     pub limit_s: f64,
-    /// Percentile over isolated requests, s.
+    /// Percentile over isolated requests in seconds.
     pub alone_s: f64,
 }
 
@@ -145,13 +145,13 @@ pub fn exact(value: f64) -> Reading {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Expected")]
 pub struct ExpectedLatency {
-    /// Latency metric.
+    /// Latency metric, such as `ttft`, `tpot` or `e2e`.
     pub metric: Metric,
     /// Percentile, 0 to 1; null for the mean.
     pub percentile: Option<f64>,
-    /// Expected value, s.
+    /// Expected value in seconds, with its interval.
     pub value: Reading,
-    /// Ceiling, s; null without one.
+    /// Ceiling in seconds; null if the budget sets none.
     pub limit_s: Option<f64>,
     /// Verdict on the ceiling; null without one.
     pub held: Option<Held>,
@@ -167,7 +167,7 @@ pub struct SimulatedAnswer {
     pub cannot_tell: Option<String>,
     /// Numbers of replicas tried, ascending.
     pub tried: Vec<TriedReplicas>,
-    /// Limits of the simulation effort.
+    /// Limits of the simulation effort, as numbers of schedules.
     pub effort: EffortSpec,
     /// Total simulated requests.
     pub requests: u64,
@@ -176,11 +176,11 @@ pub struct SimulatedAnswer {
 /// A number of replicas, simulated at the peak load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TriedReplicas {
-    /// Number of replicas.
+    /// Number of replicas in the simulation.
     pub replicas: u32,
-    /// Number of schedules.
+    /// Number of schedules that were simulated.
     pub seeds: u32,
-    /// Verdict on the SLO.
+    /// Verdict on the SLO: pass, inconclusive or fail.
     pub held: Held,
     /// Expected latency per ceiling, with the share over it.
     pub figures: Vec<ExpectedLatency>,
@@ -208,9 +208,9 @@ pub struct Disagreement {
 /// The chosen number of replicas with its expected figures.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Chosen {
-    /// Replicas that carry the load.
+    /// Number of replicas that carry the load.
     pub replicas: u32,
-    /// Spare replicas, which may fail.
+    /// Number of spare replicas, which may fail.
     pub spare: u32,
     /// GPUs of all replicas; null if unknown.
     pub gpus: Option<u32>,
@@ -228,7 +228,7 @@ pub struct Chosen {
     pub breaks_at: Reading,
     /// Criterion that breaks first: a ceiling or the growing queue; null if unknown.
     pub breaks_by: Option<String>,
-    /// breaks_at / peak load − 1.
+    /// Headroom above the peak load: breaks_at / peak load − 1.
     pub headroom: Reading,
     /// Time from the request of a replica to its first response, s; null if unknown.
     pub cold_start_s: Option<f64>,
@@ -250,7 +250,7 @@ pub struct PlanCost {
 /// The probability that the SLO is met.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Probability {
-    /// Probability, 0 to 1.
+    /// Probability that the SLO is met, 0 to 1.
     pub held: f64,
     /// Differences of earlier predictions from measurements.
     pub band: PredictionBand,
@@ -288,7 +288,7 @@ pub struct ScalingRow {
     pub missed_scaling: Option<f64>,
     /// Latency percentiles of the fleet.
     pub figures: Vec<ExpectedLatency>,
-    /// Verdict on the SLO.
+    /// Verdict on the SLO: pass, inconclusive or fail.
     pub held: Held,
 }
 

@@ -76,7 +76,7 @@ impl ArrivalConverter {
     }
 }
 
-/// Longer than any simulation.
+/// A time span longer than any simulation.
 const NEVER: Span = Span::from_secs(1_000_000_000);
 
 impl Draw {

@@ -72,7 +72,7 @@ pub struct SimulatedPlan {
     /// Load at which the number breaks, requests per second.
     pub breaks_at: Reading,
     pub breaks_by: Option<String>,
-    /// breaks_at / peak load − 1.
+    /// Headroom above the peak load: breaks_at / peak load − 1.
     pub headroom: Reading,
     /// Mean time per token after the first at that number, s.
     pub mean_tpot_s: Option<f64>,

@@ -119,7 +119,6 @@ pub trait ReplaySource {
     }
 }
 
-/// Requests with known due times.
 pub struct TimedRequests<I: Iterator<Item = DueRequest>>(pub Peekable<I>);
 
 impl<I: Iterator<Item = DueRequest>> ReplaySource for TimedRequests<I> {

@@ -19,7 +19,7 @@ use plimsoll_measure::findings::{BudgetSpec, Metric};
 pub struct PlanCase {
     pub traffic: TrafficSpec,
     pub slo: BudgetSpec,
-    /// Simulated replica, router and clients.
+    /// Description of the simulated replica, router and clients.
     pub world: WorldSpec,
     pub seed: u64,
 }
@@ -27,7 +27,6 @@ pub struct PlanCase {
 /// The control of the number of replicas.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Fleet {
-    /// A fixed number.
     Static,
     /// An autoscaler that begins with the given number.
     Scaled(AutoscaleSpec),
@@ -39,7 +38,7 @@ pub struct Experiment {
     /// Number of replicas; the initial number with an autoscaler.
     pub replicas: u32,
     pub fleet: Fleet,
-    /// Load, × the mean rate.
+    /// Load as a multiple of the mean rate.
     pub factor: f64,
     pub draw: u32,
     /// Whether the experiment ends as soon as a ceiling can no longer be met; its figures are then bounds.

@@ -18,7 +18,6 @@ pub struct PlanSpec {
     pub world: WorldSpec,
     /// GPUs of one replica; `None` if unknown, which omits every figure in GPUs.
     pub gpus_per_replica: Option<u32>,
-    /// Rules of the operator.
     pub rules: PlanRuleSpec,
     /// Price; `None` to omit the cost.
     pub price: Option<PriceSpec>,
@@ -178,9 +177,8 @@ pub enum PlanError {
         metric: &'static str,
         /// Percentile, 0 to 100.
         percent: f64,
-        /// Ceiling, ms.
         limit_ms: f64,
-        /// Percentile of isolated requests, ms.
+        /// Percentile of isolated requests in milliseconds.
         floor_ms: f64,
         /// Excess of `floor_ms` over `limit_ms`, ms.
         over_ms: f64,

@@ -163,7 +163,7 @@ pub struct ScheduleCounts {
     pub missed_scaling: u64,
     /// Counts per ceiling, in the SLO's order.
     pub ceilings: Vec<CeilingCount>,
-    /// Sketches of TTFT, TPOT, E2E.
+    /// Sketches of TTFT, TPOT and E2E, in this order.
     pub metrics: [Sketch; 3],
     /// Growth of requests in flight per arrival; `None` with too few requests.
     pub growth: Option<f64>,
@@ -173,7 +173,6 @@ pub struct ScheduleCounts {
     pub hopeless: bool,
 }
 
-/// Counts requests as they end.
 pub struct Tally<'a> {
     ceilings: &'a [Ceiling],
     each: Vec<Ceiling>,

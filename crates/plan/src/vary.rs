@@ -43,9 +43,7 @@ pub struct VarySpec {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanCandidate {
-    /// Varied settings as text.
     pub words: Vec<String>,
-    /// The plan with this configuration.
     pub spec: PlanSpec,
     pub asked: bool,
     /// Reason why it can't be built; `None` if it can.

@@ -58,9 +58,9 @@ pub struct VerifyFinding {
 /// The comparison of one percentile.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VerifyRow {
-    /// Latency metric.
+    /// Latency metric, such as `ttft`, `tpot` or `e2e`.
     pub metric: Metric,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub percentile: f64,
     /// Prediction of the plan's engine under the run's load, s, with the interval of the simulation.
     pub predicted: Reading,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// Admission and queueing settings.
+/// Settings of admission and of the request queue.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdmissionSpec {
@@ -43,12 +43,12 @@ pub struct AdmissionSpec {
     pub classes: Vec<AdmissionClassSpec>,
 }
 
-/// Priority class of requests.
+/// A priority class of requests in the queue.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ClassSpec")]
 pub struct AdmissionClassSpec {
-    /// Name in `x-plimsoll-class`.
+    /// Name of the class in the header `x-plimsoll-class`.
     pub name: String,
     /// Share of tokens that the class gets while a higher class waits [default: 0].
     #[serde(default)]

@@ -18,7 +18,7 @@ use std::hash::BuildHasherDefault;
 use plimsoll_math::spread::FibonacciHasher;
 
 /// Replicas remembered per block; the least recent one is replaced. With four on eight replicas, the other four
-/// looked empty for a shared prompt, and its p99 was twice that of least requests.
+/// seemed empty for a shared prompt, and its p99 was twice that of least requests.
 const HOLDERS: usize = 8;
 
 const NOBODY: u32 = u32::MAX;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::keda::{Keda, KedaSpec};
 use crate::setting::{ParsedSetting, SettingError};
 
-/// Autoscaler settings.
+/// Settings of the autoscaler, by its kind.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum AutoscaleSpec {

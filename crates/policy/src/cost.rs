@@ -11,7 +11,7 @@
 //! prompt's time. A cached prefix wins exactly if recomputing it takes longer than waiting for it. A threshold for a
 //! "balanced" pool is therefore not needed.
 //!
-//! The uncached tokens must be computed *before* the router records this prompt. Afterwards everything looks cached,
+//! The uncached tokens must be computed *before* the router records this prompt. Afterwards everything seems cached,
 //! no load is booked, and the replica of the most popular prompt is overloaded.
 
 use serde::{Deserialize, Serialize};

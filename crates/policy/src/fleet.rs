@@ -8,7 +8,6 @@ pub const MOST_REPLICAS: u32 = 10_000;
 /// The fleet as an autoscaler sees it.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct FleetSample {
-    /// Number of requested replicas.
     pub current: u32,
     /// Requests that wait on serving replicas and in the gateway's queue.
     pub waiting: f64,

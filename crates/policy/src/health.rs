@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// Circuit breaker settings for replicas.
+/// Settings of the circuit breakers of replicas.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakerSpec {
@@ -94,7 +94,7 @@ pub enum ReplicaOutcome {
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Standing")]
 pub enum ReplicaAvailability {
-    /// The replica can get requests.
+    /// The replica is healthy and can get requests.
     Ready,
     /// The replica is unreachable, or its health check fails.
     Down,

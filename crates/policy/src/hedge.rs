@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::retry::BudgetReserve;
 use crate::setting::SettingError;
 
-/// Hedging settings.
+/// Settings of hedging: a second attempt for slow requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HedgeSpec {
@@ -68,7 +68,6 @@ impl HedgeSpec {
     }
 }
 
-/// The reason against a hedge.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum HedgeSkipReason {
     /// The pool is busy, requests were rejected recently, or the SLO budget is in danger.

@@ -71,7 +71,6 @@ impl KedaSpec {
     }
 }
 
-/// The state of a ScaledObject.
 #[derive(Clone, Debug)]
 pub struct Keda {
     spec: KedaSpec,

@@ -22,7 +22,6 @@ pub struct LinearFit {
 }
 
 impl LinearFit {
-    /// Returns y at `x`.
     pub fn at(&self, x: f64) -> f64 {
         self.base + self.per * x
     }

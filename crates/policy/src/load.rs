@@ -1,7 +1,7 @@
 //! Load of a replica in the router's own count: booked before a request is sent, and released at any end.
 //!
 //! The replica's own queue length lost as a base, because it is some scrapes old. Between two scrapes, all requests
-//! would go to the replica that looked idle.
+//! would go to the replica that seemed idle.
 
 use plimsoll_model::At;
 
@@ -10,7 +10,6 @@ use crate::affinity::ExpectedHit;
 /// Requests and tokens on a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct ReplicaLoad {
-    /// Requests in flight.
     pub requests: u32,
     /// Prompt and output tokens of the requests in flight.
     pub tokens: u64,

@@ -44,7 +44,6 @@ impl Models {
         self.apart = named.into_iter().filter(|(_, count)| *count < told).map(|(model, _)| model).collect();
     }
 
-    /// Sets the fallback lists.
     pub fn set_tiers(&mut self, tiers: BTreeMap<u64, Vec<u64>>) {
         self.tiers = tiers;
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// Rate limits.
+/// Rate limits in requests and tokens per minute.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateSpec {
@@ -119,7 +119,7 @@ impl RateLimit {
         Ok(())
     }
 
-    /// Settles a request that was charged `taken` tokens and used `used`: refunds or charges the difference.
+    /// Corrects the charge of a request that was charged `taken` tokens and used `used`: refunds or charges the difference.
     pub fn settle(&mut self, taken: u64, used: u64, now: At) {
         self.pass(now);
         self.tokens = (self.tokens + taken as f64 - used as f64).min(self.of_tokens().1);

@@ -2,8 +2,8 @@
 //!
 //! Traces form three strata: failed, slow (above the 99th percentile of their kind in the last hour) and the rest.
 //! Each stratum keeps a limited number per second: the traces with the largest randomness (bottom-k sampling). The
-//! weight of a trace comes from the smallest value that a *further* trace would have needed, which is independent of
-//! its own value. This is rank conditioning (Cohen & Kaplan, arXiv 0802.3448). Weighted sums over the kept traces are
+//! weight of a trace comes from the smallest value that a *further* trace would have needed, which does not depend
+//! on the trace's value. This is rank conditioning (Cohen & Kaplan, arXiv 0802.3448). Weighted sums over the kept traces are
 //! therefore unbiased, and `ot=th` has OpenTelemetry's meaning. The volume is bounded in every second. Below its
 //! limit, a stratum keeps everything with weight 1.
 //!
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// Sampling settings of traces.
+/// Settings of the sampling of traces.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingSpec {

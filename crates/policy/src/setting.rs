@@ -39,13 +39,12 @@ pub enum SettingError {
         name: String,
         key: &'static str,
         value: String,
-        /// Description of the accepted values.
         want: &'static str,
     },
     /// The line has a syntax error.
     #[error("{text:?} is not name:key=value,key=value")]
     Form {
-        /// Text in the configuration.
+        /// Text of the setting in the configuration.
         text: String,
     },
     /// Settings that contradict each other, or are not allowed in this place.

@@ -6,13 +6,13 @@
 //! of eight got half more than its share of requests. The p99 was then three times that of least requests without
 //! shared prompts. Unknown values come from [`UNKNOWN`].
 //!
-//! A replica's factors age while other replicas get requests. A replica that was slow once therefore looks average
+//! A replica's factors age while other replicas get requests. A replica that was slow once therefore seems average
 //! again after a while, and gets a request that measures it.
 //!
 //! Lines and factors only fix their product: if the lines rise, all factors fall. A factor is therefore relative to
 //! the mean of all factors ([`center`]), which is also the default of a new replica. The lines are learnt as if the
-//! mean were 1. A default of 1 lost: a replica that had served alone came out at 0.9, because the first estimate had
-//! raised the lines. Replicas that joined later looked a tenth slower and got none of four hundred requests.
+//! mean were 1. A default of 1 lost: a replica that was the only one came out at 0.9, because the first estimate had
+//! raised the lines. Replicas that joined later seemed a tenth slower and got none of four hundred requests.
 
 use plimsoll_model::{At, Span};
 
@@ -101,7 +101,7 @@ impl Default for Ratio {
 const FASTEST: f64 = 1e3;
 
 /// Returns the factor of an average replica: the mean of speeds, weighted by certainty. A mean of times lost, because
-/// one stalled replica would make all others look fast and a new one slow.
+/// one stalled replica would make all others seem fast and a new one slow.
 fn center<'a>(each: impl Iterator<Item = &'a Ratio>) -> f64 {
     let known = each.filter(|one| one.is_known());
     let (weight, speeds) = known.fold((0.0, 0.0), |(weight, speeds), one| {

@@ -5,7 +5,7 @@
 //! include all clients. The own count at the time of the scrape is subtracted from the scraped count. The remainder
 //! is the load of others and is added to the current own count. A request sent after the scrape counts immediately,
 //! and none counts twice. Replacing the own count by the scraped one lost: between two scrapes, all requests went to
-//! the replica that looked idle.
+//! the replica that seemed idle.
 //!
 //! **Random deviations are left out.** Counts of independent requests vary like Poisson's, by the root of their mean.
 //! Gateways that all follow such a gap fill it simultaneously. Eight gateways that trusted each scrape had a p99

@@ -48,13 +48,13 @@ pub struct DurationFigures {
     pub mean_s: f64,
     /// Mean as an estimate for the whole traffic.
     pub mean: Reading,
-    /// Median, with its interval.
+    /// Median, or the reason for its refusal.
     pub p50: Reading,
-    /// 90th percentile.
+    /// 90th percentile, or the reason for its refusal.
     pub p90: Reading,
-    /// 95th percentile.
+    /// 95th percentile, or the reason for its refusal.
     pub p95: Reading,
-    /// 99th percentile.
+    /// 99th percentile, or the reason for its refusal.
     pub p99: Reading,
 }
 
@@ -93,9 +93,9 @@ pub struct StageFinding {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum TailReason {
-    /// The causes of the tail.
+    /// The causes of the tail are known.
     Attributed(TailFinding),
-    /// The causes are unknown.
+    /// The causes of the tail are unknown.
     Refused {
         /// Reason as a phrase.
         why: String,
@@ -121,11 +121,11 @@ pub struct TailFinding {
     pub tail_requests: u64,
     /// Number of requests in the middle, from the 40th to the 60th percentile.
     pub middle_requests: u64,
-    /// Mean of the tail, s.
+    /// Mean of the tail in seconds.
     pub tail_mean_s: f64,
-    /// Mean of the middle, s.
+    /// Mean of the middle in seconds.
     pub middle_mean_s: f64,
-    /// Tail mean − middle mean, s.
+    /// Mean of the tail − mean of the middle, in seconds.
     pub gap: Estimate,
     /// Contribution of each stage, largest first; the contributions add up to the gap.
     pub parts: Vec<TailPart>,
@@ -137,7 +137,7 @@ pub struct TailPart {
     pub stage: Stage,
     /// Mean in the tail − mean in the middle, s.
     pub gap: Estimate,
-    /// Share of the whole gap.
+    /// Share of the whole gap, as a fraction.
     pub share: f64,
 }
 
@@ -158,11 +158,11 @@ pub struct CeilingAt {
     pub factor: Option<f64>,
     /// Mean latency before over mean latency after; `None` if no time is left.
     pub speed_up: Option<f64>,
-    /// Median after, s.
+    /// Median with the faster stage, in seconds.
     pub p50: Reading,
-    /// 95th percentile after, s.
+    /// 95th percentile with the faster stage, in seconds.
     pub p95: Reading,
-    /// 99th percentile after, s.
+    /// 99th percentile with the faster stage, in seconds.
     pub p99: Reading,
     /// 99th percentile after by the load model with a shorter queue, s; `None` if the queue is a small part of the
     /// tail.
@@ -185,7 +185,7 @@ pub struct Ceilings {
 /// One latency, split into stages.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PathFinding {
-    /// Name of the latency.
+    /// Name of the latency: `ttft` or `e2e`.
     pub of: ProfiledLatency,
     /// Number of requests with this latency.
     pub requests: u64,
@@ -211,7 +211,7 @@ impl PathFinding {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Unmapped")]
 pub struct UnmappedSpan {
-    /// Name of the span.
+    /// Name of the span in the traces.
     pub name: String,
     /// Name of the service, if known.
     pub service: Option<String>,
@@ -219,7 +219,7 @@ pub struct UnmappedSpan {
     pub spans: u64,
     /// Share in the time of all requests.
     pub share: f64,
-    /// Mean over all requests, s.
+    /// Mean over all requests in seconds.
     pub mean_s: f64,
     /// Reason, if it is not a missing rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,11 +233,11 @@ pub struct SliceFinding {
     pub name: String,
     /// Stage of the slice; `None` if there is no stage with this name.
     pub stage: Option<Stage>,
-    /// Slice, s.
+    /// Slice of the budget in seconds.
     pub slice_s: f64,
-    /// Percentile of the slice.
+    /// Percentile of the slice, as a fraction.
     pub p: f64,
-    /// Percentile of the stage, s.
+    /// Percentile of the stage in seconds.
     pub measured: Reading,
     /// Share of the requests over the slice.
     pub requests_over: Option<Estimate>,
@@ -245,20 +245,20 @@ pub struct SliceFinding {
     pub time_over: f64,
     /// Mean of the stage over the slice: the used part of the slice.
     pub used: f64,
-    /// Verdict on the slice.
+    /// Verdict on the slice: pass, inconclusive or fail.
     pub verdict: Held,
 }
 
 /// The change of the tail against a baseline.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeFinding {
-    /// Name of the latency.
+    /// Name of the latency: `ttft` or `e2e`.
     pub of: ProfiledLatency,
     /// Number of requests of the baseline.
     pub base_requests: u64,
     /// Share of the slowest requests of either side that are compared.
     pub slowest: f64,
-    /// Candidate's tail mean − baseline's, s.
+    /// Tail mean of the candidate − that of the baseline, in seconds.
     pub tail: Estimate,
     /// Candidate's mean of the middle (40th to 60th percentile) − baseline's, s.
     pub middle: Estimate,
@@ -285,17 +285,17 @@ pub struct FloorFinding {
     pub from: String,
     /// Part of the profile that is compared.
     pub against: String,
-    /// Number of iterations.
+    /// Number of iterations of the measurement.
     pub n: u64,
-    /// Median of the measurement, s.
+    /// Median of the measurement in seconds.
     pub floor_s: f64,
     /// Median of that part in the profile, s; `None` if it has none.
     pub measured_s: Option<f64>,
-    /// Ratio of profile to measurement.
+    /// Ratio of profile to measurement; null if unknown.
     pub ratio: Option<f64>,
 }
 
-/// A whole profile.
+/// A whole profile: latencies, their stages and slices.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ProfileFinding {
     /// Numbers of read, repaired and rejected traces.
@@ -316,7 +316,7 @@ pub struct ProfileFinding {
     pub changes: Vec<ChangeFinding>,
     /// Comparison with measurements of the isolated model.
     pub floors: Vec<FloorFinding>,
-    /// Remarks, as sentences.
+    /// Remarks on the result, one sentence each.
     pub notes: Vec<String>,
 }
 

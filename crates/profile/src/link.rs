@@ -15,11 +15,11 @@ pub const NONE: u32 = u32::MAX;
 /// Numbers of read, repaired and rejected spans and requests.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TraceCount {
-    /// Spans read.
+    /// Number of spans that were read.
     pub spans: u64,
-    /// Traces of these spans.
+    /// Number of traces with these spans.
     pub traces: u64,
-    /// Requests found in them (roots).
+    /// Number of requests in these traces (root spans).
     pub requests: u64,
     pub profiled: u64,
     /// Rejected requests that ended in an error.
@@ -42,7 +42,7 @@ pub struct TraceCount {
     pub orphans: u64,
     /// Spans with a missing parent outside any root, left out.
     pub lost: u64,
-    /// Duplicate spans, counted once.
+    /// Number of duplicate spans, each counted once.
     pub duplicates: u64,
     /// Different spans with an equal id; both are kept.
     #[serde(default)]

@@ -93,7 +93,6 @@ pub struct SpanFacts<'a> {
     pub route: Option<&'a str>,
     pub model: Option<&'a str>,
     pub stage: Option<&'a str>,
-    /// Time in the engine's queue.
     pub queue_s: Option<f64>,
     pub prefill_s: Option<f64>,
     pub decode_s: Option<f64>,

@@ -57,7 +57,6 @@ impl Piece {
 /// The durations and times of a span, in seconds from its start; `None` if missing.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct SpanDurations {
-    /// Time in the engine's queue.
     pub queue_s: Option<f64>,
     pub prefill_s: Option<f64>,
     pub decode_s: Option<f64>,

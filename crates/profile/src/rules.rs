@@ -25,15 +25,15 @@ pub(crate) const RULES_VERSION: u32 = 1;
 pub struct RuleFile {
     /// Version of the file layout: 1.
     pub version: u32,
-    /// Rules in order of priority.
+    /// List of rules in order of priority.
     pub rules: Vec<RuleSpec>,
 }
 
-/// One rule. All its conditions must hold.
+/// One rule. All its conditions must be true.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
-    /// Stage of matching spans.
+    /// Stage that matching spans belong to.
     pub stage: Stage,
     /// Regular expression that the span name contains [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub struct RuleSpec {
     /// Accepted sides of a call [default: any].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kind: Vec<CallSide>,
-    /// Required attributes [default: none].
+    /// Names of required attributes [default: none].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub has: Vec<String>,
     /// Attributes with a regular expression that each contains [default: none].
@@ -68,17 +68,17 @@ pub struct RuleSpec {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CallSide {
-    /// Not specified by the tracer.
+    /// Not specified by the tracing library.
     Unspecified,
-    /// Work inside a process.
+    /// Work inside a process, without a remote call.
     Internal,
-    /// Called side.
+    /// Called side of a remote call.
     Server,
-    /// Calling side.
+    /// Calling side of a remote call.
     Client,
-    /// Sender to a queue.
+    /// Sender of a message to a queue.
     Producer,
-    /// Receiver from a queue.
+    /// Receiver of a message from a queue.
     Consumer,
 }
 

@@ -70,7 +70,6 @@ pub struct LatencySample<'a> {
     pub weights: Vec<f64>,
     /// Latency, ns.
     pub total: Vec<i64>,
-    /// Stages with time.
     pub stages: Vec<Stage>,
     /// Time from the first start to the last, s.
     pub length_s: f64,

@@ -22,17 +22,17 @@ plimsoll_model::named! {
         Gateway => "gateway",
         /// Authentication and authorisation.
         Auth => "auth",
-        /// Delay by a rate limit.
+        /// Delay of a request by a rate limit.
         RateLimit => "rate_limit",
-        /// Embedding of a query.
+        /// Embedding of a query as a vector.
         Embed => "embed",
         /// Retrieval of documents.
         Retrieve => "retrieve",
         /// Reranking of documents.
         Rerank => "rerank",
-        /// Building the prompt.
+        /// Building the prompt from its parts.
         PromptAssembly => "prompt_assembly",
-        /// Text to tokens.
+        /// Conversion of the text to tokens.
         #[serde(alias = "tokenize")]
         Tokenise => "tokenise",
         /// Preparation of the input of a model that is not a language model.
@@ -42,15 +42,15 @@ plimsoll_model::named! {
         Queue => "queue",
         /// Waiting for a batch to fill.
         BatchWait => "batch_wait",
-        /// Computation of the prompt.
+        /// Computation of the prompt before the first token.
         Prefill => "prefill",
-        /// Computation of output tokens.
+        /// Computation of the output tokens, step by step.
         Decode => "decode",
         /// Computation of a model that does not generate.
         Compute => "compute",
         /// An untraced model call: queue, prefill, decode and network together.
         ModelCall => "model_call",
-        /// Tokens to text.
+        /// Conversion of the tokens to text.
         #[serde(alias = "detokenize")]
         Detokenise => "detokenise",
         /// Processing of the response: filters, guardrails, formats.
@@ -61,7 +61,7 @@ plimsoll_model::named! {
         Serialise => "serialise",
         /// Transfer between two processes.
         Network => "network",
-        /// Time without a known stage.
+        /// Time that belongs to no known stage.
         Unattributed => "unattributed",
     }
 }
@@ -69,7 +69,6 @@ plimsoll_model::named! {
 impl Stage {
     pub const COUNT: usize = Stage::ALL.len();
 
-    /// Returns the index in [`Stage::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }

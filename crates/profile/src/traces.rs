@@ -6,7 +6,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use plimsoll_model::TraceSpan;
 use serde::Serialize;
 
-/// The counts of spans.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Overview {
     pub spans: u64,

@@ -15,7 +15,7 @@ use crate::html::page::script_page;
 const SCRIPT: &str = include_str!("html/browse.js");
 const STYLE: &str = include_str!("html/browse.css");
 
-/// A figure of a run: value, lower and upper end of its 95 % interval in seconds, and 1 if it rests on few requests. An infinite end is `null`.
+/// A figure of a run: value, lower and upper end of its 95 % interval in seconds, and 1 if it is based on few requests. An infinite end is `null`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct RowFigure(f64, f64, Option<f64>, u8);
 
@@ -32,10 +32,9 @@ fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
-/// A run in the list. Absent fields are left out, because a page holds ten thousand of these.
+/// A run in the list. Absent fields are left out, because a page contains ten thousand of these.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct RunRow {
-    /// Name of its folder.
     pub name: String,
     /// Random id of the run.
     pub id: String,
@@ -45,7 +44,7 @@ pub struct RunRow {
     pub began_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Version of the engine, where the server says it.
+    /// Version of the engine, if the server reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Model, or the address where no model is known.
@@ -85,7 +84,6 @@ pub struct RowChange {
 /// Changes by experiment, then by figure.
 pub type RowChanges = BTreeMap<String, BTreeMap<String, Vec<RowChange>>>;
 
-/// The data of the page.
 #[derive(Serialize)]
 struct PageData<'a> {
     folder: &'a str,
@@ -103,7 +101,7 @@ pub fn fewest_runs() -> usize {
     fewest(spec.alpha, spec.min_segment).unwrap_or(usize::MAX)
 }
 
-/// The whole page. `changes` is empty where the page is `live`, because the server finds those of the shown experiment.
+/// The whole page. `changes` is empty where the page is `live`, because the server finds the changes of the shown experiment.
 pub fn page(folder: &str, live: bool, runs: &[RunRow], changes: &RowChanges) -> String {
     let data = PageData { folder, live, fewest: fewest_runs(), runs, changes };
     let json = serde_json::to_string(&data).unwrap_or_else(|_| "{}".into());

@@ -17,7 +17,7 @@ pub(crate) fn fill(document: &mut Document, found: &CostFinding, findings: &Find
     });
 }
 
-/// Returns the title: `cost at 2.49 USD per GPU-hour, 2 GPUs (2026-11-01, provider's list)`.
+/// Returns the title of a cost table: `cost at 2.49 USD per GPU-hour, 2 GPUs (2026-11-01, provider's list)`.
 pub(crate) fn title(bill: &Bill) -> String {
     let (given, currency) = (&bill.given, &bill.currency);
     let many = |count: Option<u32>, what: &str| match count {

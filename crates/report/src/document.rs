@@ -144,7 +144,7 @@ impl Document {
         self.blocks.push(Block::Small(says.into()));
     }
 
-    /// Adds markup for pages only.
+    /// Adds markup that only HTML pages contain.
     pub fn drawn(&mut self, markup: Markup) {
         self.blocks.push(Block::Drawn(markup));
     }
@@ -163,7 +163,6 @@ impl Document {
         self.blocks.push(Block::Apart(inside.blocks));
     }
 
-    /// Appends all of another document.
     pub fn append(&mut self, other: Document) {
         self.blocks.extend(other.blocks);
     }

@@ -8,7 +8,7 @@ use plimsoll_watch::history::compare::{MeanRow, StretchComparison};
 use crate::table::TextTable;
 use crate::{figure, words};
 
-/// Describes a cut:
+/// Describes a recorded time range in one line:
 /// `RUN: 10 min from 2026-11-27T10:00:00Z on, in 60 blocks of 10 s; 10 min of it watched`.
 pub fn cut(run: &str, kept: &KeptStretch) -> String {
     format!(

@@ -12,7 +12,7 @@ use crate::figure::centile;
 use crate::table::TextTable;
 use crate::{figure, words};
 
-/// Number of levers in full.
+/// Number of levers that are shown in full.
 const IN_FULL: usize = 3;
 /// Share of the latency that a model of twice the speed must save to count as the constraint.
 const CONSTRAINT: f64 = 0.1;

@@ -5,7 +5,6 @@
 use plimsoll_measure::findings::{Findings, LevelSummary, Percentiles, Reading};
 use plimsoll_model::Load;
 
-/// One logged number.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoggedMetric {
     /// Metric name, ending in the unit.

@@ -209,7 +209,7 @@ fn counted(plan: &PlanFinding, chosen: &Chosen) -> String {
     format!("{}{gpus} of {}", fleet(chosen.replicas, chosen.spare), plan.engine)
 }
 
-/// Formats an SLO: `ttft p99 < 500 ms, errors < 1 %`.
+/// Formats an SLO in one line: `ttft p99 < 500 ms, errors < 1 %`.
 fn slo_text(slo: &BudgetSpec) -> String {
     let mut said: Vec<String> = slo
         .latency
@@ -268,7 +268,7 @@ pub(crate) fn rate(e: &Estimate) -> String {
     }
 }
 
-/// Formats the cost: `59.8 USD an hour, 0.000166 per request, 2.1 per million output tokens`.
+/// Formats the cost of a plan in one line: `59.8 USD an hour, 0.000166 per request, 2.1 per million output tokens`.
 fn cost_line(found: &PlanCost) -> Option<String> {
     let currency = &found.bill.currency;
     let each = found.at_mean.per_request.value().map(|c| format!("{} per request", figure::number(c)));
@@ -348,7 +348,7 @@ fn cost_title(plan: &PlanFinding) -> String {
     plan.cost.as_ref().map_or(String::new(), |found| cost::title(&found.bill))
 }
 
-/// Returns the title `Static against queue depth 4 (cold start 86.4 s)`.
+/// Returns the title of the scaling table: `Static against queue depth 4 (cold start 86.4 s)`.
 fn scaling_title(found: &ScalingFinding) -> String {
     format!("Static against autoscaled: {} (cold start {})", found.policy, words::time(found.cold_start_s))
 }

@@ -21,7 +21,7 @@ pub fn render(plan: &EnvelopeFinding) -> String {
     page.text(&head(plan))
 }
 
-/// Formats a fleet: `16 replicas + 1 spare`.
+/// Formats a fleet in one line: `16 replicas + 1 spare`.
 pub(crate) fn fleet(replicas: u32, spare: u32) -> String {
     let ones = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     match spare {

@@ -327,7 +327,7 @@ fn factor(factor: Option<f64>) -> String {
     factor.map_or_else(|| "gone".to_owned(), |factor| format!("{factor} ×"))
 }
 
-/// Formats a speed-up: `1.54 ×`.
+/// Formats a speed-up as a factor: `1.54 ×`.
 fn faster(at: &CeilingAt) -> String {
     at.speed_up.map_or_else(|| "∞".to_owned(), |times| format!("{} ×", figure::number(times)))
 }

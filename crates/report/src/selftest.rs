@@ -7,7 +7,7 @@ use crate::table::TextTable;
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct SelftestRow {
-    /// Name of the check: `every request once`.
+    /// Name of the check, for example `every request once`.
     pub check: String,
     /// Requested value, or the reference server's observation.
     pub truth: String,
@@ -19,10 +19,9 @@ pub struct SelftestRow {
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Selftest {
-    /// Name and version: `plimsoll 0.1.0`.
+    /// Name and version of the program: `plimsoll 0.1.0`.
     pub tool: String,
     pub machine: String,
-    /// Duration of the self-test, s.
     pub took_s: f64,
     /// Checks that the sent load equals the requested load.
     pub sent: Vec<SelftestRow>,

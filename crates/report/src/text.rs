@@ -68,7 +68,7 @@ fn title(manifest: &Manifest) -> String {
 
 /// Returns the levels shown in detail: all of a plain run, the best of a saturating one.
 ///
-/// Of a sweep it is the level of the hold phase, or without one the level nearest to the onset.
+/// Of a sweep it is the sustained level, or without one the level nearest to the onset.
 pub fn detailed(findings: &Findings) -> Vec<&LevelFinding> {
     if let Some(best) = words::saturated(findings) {
         return vec![best];

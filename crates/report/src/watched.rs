@@ -139,7 +139,6 @@ fn steps(alert: &Alert) -> Vec<String> {
     told.map(|(name, text)| format!("{name}: {text}")).collect()
 }
 
-/// Returns the final result.
 pub fn text(found: &WatchFinding) -> String {
     let head = format!("Over the last {}:", words::time(found.window_s));
     let cost = found
@@ -149,7 +148,7 @@ pub fn text(found: &WatchFinding) -> String {
     format!("{head}\n{}{cost}", rows(&found.rows))
 }
 
-/// Formats the cost:
+/// Formats the cost of a fleet in one line:
 /// `Cost at 2.5USD/replica-hour: 7.5 USD an hour (3 replicas, all that there are), 0.002 USD a request, 4.1 USD per million output tokens.`
 fn paid(cost: &CostNow) -> String {
     let CostNow { currency, basis, .. } = cost;
@@ -183,7 +182,7 @@ fn rows(rows: &[WatchRow]) -> String {
     page.join("\n")
 }
 
-/// The rows over all of a stretch.
+/// The rows over a whole time range.
 pub fn over_all(found: &ReplayFinding) -> String {
     format!("Over all {}:\n{}", words::time(found.watched_s), rows(&found.rows))
 }

@@ -34,7 +34,6 @@ const REPLICA: HeaderName = HeaderName::from_static("x-replica-id");
 
 pub(crate) type Answer = Response<AnswerBody>;
 
-/// The service of one connection.
 pub struct Front {
     server: Rc<Server>,
     conn: Rc<Conn>,

@@ -121,7 +121,6 @@ impl Place<'_> {
 }
 
 impl Call {
-    /// Answers a request below `/v2`.
     pub(crate) async fn v2(&self, model: &kserve::FrontModel, request: Request<Incoming>) -> Answer {
         let path = request.uri().path().to_owned();
         let place = Place::read(&path);

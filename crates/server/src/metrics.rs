@@ -35,7 +35,6 @@ pub const LATE: &[u64] = &[
 
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Request metrics of each replica.
     pub meters: Vec<ReplicaMeter>,
     /// Requests that exceeded their queue timeout.
     pub expired: u64,

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use plimsoll_model::At;
 
-/// A clock that only [`Script::advance`] moves. Clones share one clock.
+/// A clock that only [`ManualClock::advance`] moves. Clones share one clock.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<Mutex<State>>);
 

@@ -28,7 +28,6 @@ pub(crate) struct Server {
     pub routes: bool,
     pub started_s: i64,
     pub page: FramePage,
-    /// Open connections by number.
     pub conns: RefCell<HashMap<u64, Rc<Conn>>>,
     pub draining: Cell<bool>,
     /// Notified when the last connection has closed.

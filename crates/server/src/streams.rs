@@ -71,7 +71,6 @@ impl Drop for Open {
     }
 }
 
-/// A response in progress.
 pub struct PendingResponse {
     work: Pin<Box<dyn Future<Output = Response<AnswerBody>>>>,
     held: Option<Open>,

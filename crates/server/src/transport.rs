@@ -22,7 +22,6 @@ const RECORD_BYTES: usize = 16 * 1024;
 
 type ServerTlsStream = TlsStream<TokioIo<Io>>;
 
-/// Accepts TLS connections.
 #[derive(Clone)]
 pub struct TlsListener {
     acceptor: TlsAcceptor,

@@ -139,7 +139,6 @@ pub fn version() -> Bytes {
     Bytes::from_static(concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes())
 }
 
-/// Writes one streamed answer.
 pub struct AnswerWriter {
     writer: Box<dyn StreamWriter>,
     first_word: u64,

@@ -47,7 +47,7 @@ pub enum EngineRejection {
     /// The queue is full; retry later (HTTP 429).
     #[error("the queue is full: {limit} requests wait")]
     QueueFull {
-        /// Maximum number of waiting requests.
+        /// Maximum number of requests that may wait.
         limit: u32,
     },
     /// Prompt and output exceed the engine's maximum context (HTTP 400).
@@ -61,20 +61,19 @@ pub enum EngineRejection {
     #[error("inference request batch-size must be <= {limit}, this one has {items}")]
     TooManyItems {
         items: u32,
-        /// Maximum number of items.
+        /// Maximum number of items in one batch.
         limit: u32,
     },
     /// A request with this id is in flight: a mistake of the caller (HTTP 400).
     #[error("a request with id {id} is in flight")]
     DuplicateId {
-        /// Id of the request.
+        /// Id that another request in flight has.
         id: u64,
     },
     /// Rejected with this status by a fault, by a rate limit, or because no replica is available.
     #[error("{why}")]
     Unavailable {
         status: u16,
-        /// Error message of the server.
         why: &'static str,
         /// Value of `Retry-After`; `None` if the server sends none.
         retry_after: Option<Span>,
@@ -152,7 +151,6 @@ pub enum RequestEvent {
     Preempted,
     PrefillDone,
     Token {
-        /// Number of tokens.
         n: u32,
         last: bool,
     },
@@ -171,7 +169,6 @@ pub enum Failure {
     /// An error response: instead of the head before the first token, else as an error inside the stream.
     Status {
         status: u16,
-        /// Error message of the server.
         why: &'static str,
     },
     Reset,
@@ -220,7 +217,6 @@ impl EngineGauges {
     }
 }
 
-/// Counters since the start.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Totals {
     pub submitted: u64,
@@ -231,14 +227,13 @@ pub struct Totals {
     pub failed: u64,
     /// Requests that a gateway hedged to a second replica because the first was late.
     pub hedged: u64,
-    /// Number of preemptions.
     pub preempted: u64,
     /// Prompt tokens of the requests whose prompt is computed.
     pub prompt_tokens: u64,
     pub output_tokens: u64,
     /// Completed steps (batches of a batcher); 0 for engines without steps.
     pub steps: u64,
-    /// Prompt tokens that were looked up in a prefix cache.
+    /// Prompt tokens that were queried in a prefix cache.
     pub prefix_queries: u64,
     /// Prompt tokens that were found in a prefix cache.
     pub prefix_hits: u64,

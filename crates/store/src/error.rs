@@ -20,7 +20,6 @@ pub enum StoreError {
         /// Path of the new run, as requested.
         path: PathBuf,
     },
-    /// The path does not exist.
     #[error("{}: there is no such file or folder", path.display())]
     Absent {
         /// Path of the run, as requested.
@@ -36,7 +35,6 @@ pub enum StoreError {
     /// The disk, the quota or the file size limit is exhausted. The records written before are readable.
     #[error("{}: no room left to {doing}: {source}", path.display())]
     DiskFull {
-        /// File being written.
         path: PathBuf,
         /// Operation that failed, as a verb phrase.
         doing: &'static str,
@@ -50,7 +48,6 @@ pub enum StoreError {
         doing: &'static str,
         source: io::Error,
     },
-    /// A file is malformed.
     #[error("{}: {what}", path.display())]
     Broken {
         path: PathBuf,
@@ -61,9 +58,8 @@ pub enum StoreError {
     #[error("{}: layout version {found}; this version of plimsoll reads {known}", path.display())]
     Schema {
         path: PathBuf,
-        /// Version in the file.
         found: u32,
-        /// Newest supported version.
+        /// Newest version that this program supports.
         known: u32,
     },
 }

@@ -1,7 +1,7 @@
 //! Reads a run: finished, left by a writer that died, or still being written.
 //!
 //! Reading changes only the second kind: its log is converted to Parquet, if the folder is writable and has room. Otherwise
-//! the records come from the log each time, and [`Run::recovered`] reports that.
+//! the records come from the log each time, and [`StoredRun::recovered`] reports that.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -129,7 +129,7 @@ pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
 /// Passes each attempt of a finished run to `each` in the order of their ends, and returns the time series.
 ///
 /// Only some hundred attempts are in memory at a time. `None` = the run is not finished; use [`open`], which reads its log.
-/// With [`Columns::Course`] the time series are not read.
+/// With [`ColumnSelection::Course`] the time series are not read.
 ///
 /// # Errors
 /// Fails in the cases of [`open`], possibly after some attempts were passed.

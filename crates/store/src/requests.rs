@@ -22,7 +22,6 @@ const GROUP_VALUES: usize = 2 << 20;
 /// Most bytes of text of a row group, which bounds the memory of a writer.
 const GROUP_TEXT: usize = 64 << 20;
 
-/// The writer of `requests.parquet`.
 pub(crate) struct RequestsFile {
     table: Table<Attempt>,
     rows: Vec<Attempt>,

@@ -12,7 +12,6 @@ use crate::table::{Column, Table, each_batch, one, read_rows, shared_text};
 
 const GROUP_ROWS: usize = 256 << 10;
 
-/// The writer of `server.parquet`.
 pub(crate) struct SeriesFile {
     table: Table<Sample>,
     rows: Vec<Sample>,

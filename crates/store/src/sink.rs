@@ -5,9 +5,9 @@
 //! the bytes. Threads are spread over lanes (a buffer with a lock each) to avoid contention. The writer thread empties all
 //! lanes every [`TICK`], or earlier when one fills up.
 //!
-//! A lane is bounded. If the disk is too slow, callers wait, and [`Health::stalls`] counts it, because a generator that
+//! A lane is bounded. If the disk is too slow, callers wait, and [`LogHealth::stalls`] counts it, because a generator that
 //! waited is a finding. If the disk *fails* (full), waiting would hang the run. The log is then truncated to its last
-//! complete frame, and queued records are kept and retried. Records that do not fit later are counted in [`Health::lost`].
+//! complete frame, and queued records are kept and retried. Records that do not fit later are counted in [`LogHealth::lost`].
 //! Every dropped record is counted.
 
 use std::fs::File;
@@ -57,7 +57,7 @@ pub struct RecordSink {
 }
 
 impl RecordSink {
-    /// Adds an attempt. Returns once it is queued; [`Sink::health`] reports losses.
+    /// Adds an attempt. Returns once it is queued; [`RecordSink::health`] reports losses.
     pub fn attempt(&self, attempt: &Attempt) {
         self.shared.put(FrameKind::Attempt, |buf| code::put_attempt(buf, attempt));
     }

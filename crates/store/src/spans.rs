@@ -61,7 +61,6 @@ impl Row {
     }
 }
 
-/// The writer of `spans.parquet`.
 pub(crate) struct SpansFile {
     table: Table<Row, TraceSpan>,
     rows: Vec<Row>,

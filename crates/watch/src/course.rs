@@ -24,7 +24,7 @@ const PERCENTILES: [f64; 2] = [0.5, 0.99];
 /// The chart points of one minute.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CoursePoint {
-    /// Start, s since 1970.
+    /// Start in seconds since 1970 (UTC).
     pub from_s: f64,
     pub to_s: f64,
     /// Completed requests per second; `None` if unknown.
@@ -53,10 +53,9 @@ pub struct CoursePercentile {
 /// A ceiling of the budget in a chart.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CourseCeiling {
-    /// Id of the budget row.
     pub id: String,
     pub latency: &'static str,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub p: f64,
     pub limit_s: f64,
 }

@@ -30,7 +30,7 @@ pub struct WatchFinding {
 pub struct WatchRow {
     /// Id of the row in the file.
     pub id: String,
-    /// Limit of the row: `ttft p99 ≤ 350 ms`.
+    /// Limit of the row, for example `ttft p99 ≤ 350 ms`.
     pub budget: String,
     pub state: RowState,
     pub why: String,
@@ -59,7 +59,6 @@ plimsoll_model::named! {
         SourceLost => "source_lost",
         /// The row's signal is missing on every metrics endpoint.
         Absent => "absent",
-        /// The evidence is inconclusive.
         CannotTell => "cannot_tell",
         NoTraffic => "no_traffic",
         /// The share over the ceiling is within the allowed share with certainty.

@@ -15,9 +15,7 @@ use crate::{Alert, AlertKind, AlertSpec, BudgetWatch, BudgetWatchSpec, WatchRow}
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ReplayFinding {
-    /// Tick interval, s.
     pub every_s: f64,
-    /// Duration of the data, s.
     pub watched_s: f64,
     /// Alerts in the order in which they fired, in seconds of the run.
     pub alerts: Vec<Alert>,

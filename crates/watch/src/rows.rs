@@ -3,7 +3,7 @@
 //! Every row uses the evaluator of `plimsoll gate`: the share of requests over a ceiling.
 //!
 //! A server's latency starts when the request reaches the server. For a budget with user scope, such a row can prove
-//! *broken*; *holds* covers server time only. The row reports this limit, and missing visibility never makes a row
+//! *broken*; *pass* covers server time only. The row reports this limit, and missing visibility never makes a row
 //! pass.
 
 use std::collections::VecDeque;

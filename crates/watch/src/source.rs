@@ -13,7 +13,7 @@ pub enum RowSource {
     /// A latency histogram against a ceiling.
     Latency {
         signal: Signal,
-        /// Ceiling, s.
+        /// Ceiling of the latency in seconds.
         limit_s: f64,
     },
     /// A latency histogram whose p99 is compared with its median.
@@ -27,7 +27,7 @@ pub enum RowSource {
     /// The latency of each request against a ceiling.
     Values {
         metric: BudgetMetric,
-        /// Ceiling, s.
+        /// Ceiling of the values in seconds.
         limit_s: f64,
     },
     /// Failed or retried requests over all requests.

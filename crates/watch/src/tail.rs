@@ -2,7 +2,7 @@
 //! N times each.
 //!
 //! The rule is that of the gate ([`decide_ratio`]). The ratio is broken if more than 1 % of the requests exceed `most`
-//! times an upper edge of the median. The ratio holds if at most 1 % exceed `most` times a lower edge.
+//! times an upper edge of the median. The ratio passes if at most 1 % exceed `most` times a lower edge.
 
 use plimsoll_measure::budget::{AmountUnit, OF_THE_MEDIAN, decide_ratio, shown};
 use plimsoll_measure::findings::Held;
@@ -40,7 +40,7 @@ pub(crate) fn judge(parts: &[Buckets], most: f64, alpha: f64) -> TailFound {
     TailFound { n, held, why: why(parts, (n, most), (median, alpha)) }
 }
 
-/// Returns `p99 is 2 to 12.5 times p50 (1500 requests), 3 allowed`.
+/// Returns the evidence as text: `p99 is 2 to 12.5 times p50 (1500 requests), 3 allowed`.
 fn why(parts: &[Buckets], (n, most): (u64, f64), (median, alpha): (EdgeBracket, f64)) -> String {
     let p99 = EdgeBracket::of(parts, 1.0 - BEYOND, alpha).unwrap_or_default();
     let ratio = |above: Option<f64>, below: Option<f64>| above.zip(below).map(|(above, below)| above / below);

@@ -5,7 +5,7 @@ use plimsoll_model::EventKind;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct DecodedEvent {
     pub kind: EventKind,
-    /// Tokens in the event by the server's running total; 0 if not known (yet): see [`crate::AnswerVerdict::settle`].
+    /// Tokens in the event by the server's running total; 0 if not known (yet): see [`crate::DecodedAnswer::settle`].
     /// On an event without text: 1 if it may carry a token without text.
     pub tokens: u16,
     /// Whether the event contains text that a reader sees (content or tool call, not reasoning).

@@ -296,7 +296,6 @@ fn generation(body: &mut Body<'_>, options: &RequestOptions) {
     }
 }
 
-/// Appends a number in decimal.
 pub(crate) fn push(out: &mut String, number: impl std::fmt::Display) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{number}");

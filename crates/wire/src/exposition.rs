@@ -187,7 +187,6 @@ impl PageText {
         None
     }
 
-    /// Returns the used memory, bytes.
     pub fn size(&self) -> usize {
         self.between.len() + self.ends.len() * size_of::<(usize, bool)>()
     }

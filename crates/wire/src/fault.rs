@@ -35,7 +35,6 @@ pub(crate) struct ProtocolFault {
     what: String,
     /// Beginning of the bytes; `None` if it is the beginning of the body.
     begins: Option<String>,
-    /// Message of the parser.
     detail: String,
 }
 

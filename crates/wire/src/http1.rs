@@ -15,7 +15,7 @@ use crate::head::Head;
 
 /// Longest head in bytes; more is not a valid HTTP answer. The limit applies to trailers too.
 pub const HEAD_MAX: usize = 64 * 1024;
-/// Limit of lines per head.
+/// Maximum number of lines in a message head.
 pub(crate) const LINES_MAX: usize = 100;
 /// Limit of bytes of all chunk extensions of an answer; their content is not used.
 const EXTENSIONS_MAX: u32 = 16 * 1024;
@@ -53,11 +53,9 @@ pub enum ResponsePart<'a> {
     End,
 }
 
-/// The expected next part.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum State {
     Head,
-    /// Remaining bytes of the body.
     Sized(u64),
     Chunked(Chunk),
     /// Body until the connection ends.
@@ -90,7 +88,7 @@ enum Chunk {
 #[derive(Debug)]
 pub struct Reader {
     state: State,
-    /// Bytes of an incomplete head.
+    /// Received bytes of an incomplete message head.
     held: Vec<u8>,
     /// Whether the head allows another request on this connection.
     keep: bool,

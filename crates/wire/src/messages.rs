@@ -220,7 +220,6 @@ pub(crate) fn event<'a>(
     Ok((DecodedEvent::of(kind), None))
 }
 
-/// Parses a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let answer: Whole<'_> = serde_json::from_str(text)?;
     if is_error(answer.error) || (answer.content.is_none() && answer.detail.is_some()) {

@@ -138,7 +138,6 @@ impl Line<'_> {
     }
 }
 
-/// Parses one line.
 pub(crate) fn line(data: &str, tally: &mut Tally) -> Result<DecodedEvent, serde_json::Error> {
     let line: Line<'_> = serde_json::from_str(data)?;
     if is_error(line.error) {
@@ -155,7 +154,6 @@ pub(crate) fn line(data: &str, tally: &mut Tally) -> Result<DecodedEvent, serde_
     Ok(decoded)
 }
 
-/// Parses a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let line: Line<'_> = serde_json::from_str(text)?;
     if is_error(line.error) {

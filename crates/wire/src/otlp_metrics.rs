@@ -31,7 +31,6 @@ pub struct MeasuredResource {
 pub struct MeasuredPoint {
     pub name: String,
     pub unit: String,
-    /// Attributes of the point.
     pub labels: Vec<(String, String)>,
     /// Start of counting, ns since the unix epoch; 0 if it is not reported.
     pub start_unix: i64,
@@ -65,7 +64,6 @@ pub enum MeasuredBuckets {
     Explicit {
         /// Upper bounds of all but the last bucket.
         bounds: Vec<f64>,
-        /// Number of observations per bucket.
         counts: Vec<u64>,
     },
     /// Bucket i contains values above 2^(i/2^scale) and up to 2^((i + 1)/2^scale).

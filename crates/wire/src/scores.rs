@@ -90,7 +90,6 @@ struct MetaTokens {
     input_tokens: Count,
 }
 
-/// Parses a whole answer.
 pub(crate) fn whole(protocol: Protocol, text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let bare = text.trim_start().starts_with('[');
     let answer = match bare {

@@ -44,7 +44,6 @@ pub enum SseItem<'a> {
 )]
 pub struct TooLong;
 
-/// The framing of the input.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Framing {
     Events,

@@ -45,7 +45,6 @@ pub(crate) struct View<'a> {
     pub finish: &'a str,
 }
 
-/// The state of one choice.
 #[derive(Debug, Default)]
 struct ChoiceState {
     index: u32,

@@ -12,7 +12,6 @@ use plimsoll_model::{Message, Payload, Protocol};
 
 use crate::parts;
 
-/// The value of a placeholder.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Name {
     Prompt,
@@ -24,7 +23,6 @@ enum Name {
     Id,
 }
 
-/// The spelling of every placeholder.
 pub const PLACEHOLDERS: [&str; 7] =
     ["prompt", "messages", "model", "max_tokens", "temperature", "stream", "id"];
 
@@ -36,7 +34,7 @@ pub enum TemplateError {
     /// A placeholder that does not exist.
     #[error("unknown placeholder {{{{{name}}}}}; known are: {}", PLACEHOLDERS.join(", "))]
     Unknown {
-        /// Unknown name in the template.
+        /// Name in the template that is unknown.
         name: String,
     },
     #[error("placeholder opened at byte {at} is never closed")]
@@ -47,7 +45,7 @@ pub enum TemplateError {
     /// The body begins like JSON, but is not JSON after filling.
     #[error("the body is not JSON once filled in: {what}")]
     NotJson {
-        /// Message of the JSON parser.
+        /// Message of the JSON parser about the template.
         what: String,
     },
 }

@@ -133,7 +133,6 @@ impl TranscriptionMessage<'_> {
     }
 }
 
-/// Parses a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let told: TranscriptionMessage<'_> = serde_json::from_str(text)?;
     if told.complains() {

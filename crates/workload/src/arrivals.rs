@@ -26,9 +26,9 @@ use crate::units::{SpanText, span_text, span_text_opt};
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "process", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ArrivalSpec {
-    /// Constant gaps.
+    /// Constant gaps between arrivals, without randomness.
     Constant,
-    /// Independent arrivals with exponential gaps.
+    /// Independent arrivals with exponential gaps (a Poisson process).
     #[default]
     Poisson,
     /// Gamma-distributed gaps: a coefficient of variation of 1 is Poisson, above 1 bursty, below 1 more regular.
@@ -36,18 +36,18 @@ pub enum ArrivalSpec {
         /// Coefficient of variation of the gaps (standard deviation / mean).
         cv: f64,
     },
-    /// Weibull-distributed gaps.
+    /// Independent gaps from a Weibull distribution.
     Weibull {
         /// Coefficient of variation of the gaps (standard deviation / mean).
         cv: f64,
     },
     /// Bursts: a Poisson process that switches between two rates, each for an exponential time (Markov-modulated, MMPP-2).
     OnOff {
-        /// Mean length of a burst.
+        /// Mean length of a burst, such as `2s`.
         #[serde(with = "span_text")]
         #[schemars(with = "SpanText")]
         on: Span,
-        /// Mean length of a pause.
+        /// Mean length of a pause, such as `8s`.
         #[serde(with = "span_text")]
         #[schemars(with = "SpanText")]
         off: Span,
@@ -60,7 +60,7 @@ pub enum ArrivalSpec {
         /// Relative rate at the start; default 0.
         #[serde(default)]
         from: f64,
-        /// Relative rate at the end.
+        /// Relative rate at the end of the window.
         to: f64,
         /// Coefficient of variation of the gaps in operational time; default 1.
         #[serde(default = "one")]
@@ -68,13 +68,13 @@ pub enum ArrivalSpec {
     },
     /// Steps of equal length.
     Step {
-        /// Relative rate of each step.
+        /// Relative rate of each step, in order.
         heights: Vec<f64>,
         /// Coefficient of variation of the gaps in operational time; default 1.
         #[serde(default = "one")]
         cv: f64,
     },
-    /// Constant rate with one spike.
+    /// Constant rate with one spike at a given time.
     Spike {
         /// Rate of the spike relative to the rest.
         height: f64,
@@ -127,7 +127,7 @@ pub enum ArrivalSpec {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceSizes {
-    /// Sizes of the trace.
+    /// Sizes of the requests in the trace.
     #[default]
     Own,
     /// Sizes of the scenario; the block ids of the trace are then unused.

@@ -28,7 +28,6 @@ pub struct Documents {
     pub length: Option<Size>,
 }
 
-/// The documents of one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DrawnDocuments {
     pub count: u32,

@@ -95,7 +95,6 @@ pub(crate) struct Drawer {
     level: u32,
     /// Cumulative probability of the classes for a start.
     upto: Vec<f64>,
-    /// Mean requests per start.
     pub requests_per_start: f64,
     trace: Option<Arc<Trace>>,
     trace_sizes: bool,

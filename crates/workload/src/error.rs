@@ -40,7 +40,7 @@ pub enum SpecError {
     #[error("{}missing: {want}", At(path))]
     Missing {
         path: String,
-        /// Description of the missing setting.
+        /// Description of the setting that is missing.
         want: String,
     },
     #[error("{}{what}", At(path))]
@@ -53,7 +53,7 @@ pub enum SpecError {
     #[error("{file}: {what}")]
     File {
         file: String,
-        /// Reason of the failure.
+        /// Reason why the file is not usable.
         what: String,
     },
     /// A file of the scenario has a malformed line.

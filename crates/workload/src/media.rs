@@ -27,9 +27,9 @@ const LENGTH_MAX: Span = Span::from_secs(1800);
 pub struct ImageSpec {
     /// Number of images per message; default 1.
     pub count: Size,
-    /// Width in pixels; default 1024.
+    /// Width of the image in pixels; default 1024.
     pub width: Size,
-    /// Height in pixels; default 768.
+    /// Height of the image in pixels; default 768.
     pub height: Size,
     /// Bits per pixel: 1, 2, 4 or 8 (grey) or 24 (colour); default 2. With 2, an image has about as many bytes as a JPEG
     /// photograph.
@@ -80,7 +80,7 @@ pub struct AudioSpec {
     pub count: Size,
     /// Duration of each clip; default 5s.
     pub length: Pause,
-    /// Samples per second; default 16000.
+    /// Number of samples per second; default 16000.
     pub rate: u32,
 }
 

@@ -19,13 +19,13 @@ use crate::{SpecError, as_text};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientSpec {
-    /// Connection policy.
+    /// Policy for opening and reusing connections.
     pub connections: Connections,
-    /// Time limits of an attempt.
+    /// Time limits of one attempt of a request.
     pub timeouts: Timeouts,
-    /// Retry policy.
+    /// Policy for retries of failed attempts.
     pub retries: RetrySpec,
-    /// Planned cancellations by the client.
+    /// Cancellations by the client that the scenario plans.
     pub cancel: CancelSpec,
     /// Longest wait for requests in flight at the end of a level; default 60s.
     #[serde(with = "span_text")]
@@ -58,7 +58,7 @@ impl Default for ClientSpec {
     }
 }
 
-/// Connection policy.
+/// Policy for opening and reusing connections.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "policy", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Connections {
@@ -69,7 +69,7 @@ pub enum Connections {
     Fresh,
     /// A limited number of kept connections. A request without a free connection waits, which adds to its latency.
     Pool {
-        /// Most connections.
+        /// Maximum number of simultaneously open connections.
         limit: u32,
     },
 }
@@ -112,7 +112,7 @@ pub struct RetrySpec {
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub base: Span,
-    /// Longest backoff; default 8s.
+    /// Longest backoff before a retry; default 8s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub cap: Span,
@@ -143,7 +143,7 @@ pub enum Jitter {
     Full,
     /// Half of the backoff fixed, the other half uniform.
     Equal,
-    /// The exact backoff.
+    /// The exact backoff, without random jitter.
     None,
 }
 
@@ -151,15 +151,15 @@ pub enum Jitter {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryOn {
-    /// The connection failed.
+    /// The connection to the endpoint failed.
     Refused,
     /// The connection was reset before the response began.
     Reset,
     /// A time limit of this policy expired.
     Timeout,
-    /// Status 429 or 503.
+    /// Status 429 or 503: the server sheds load.
     Shed,
-    /// Another 5xx status.
+    /// Another status of the class 5xx.
     ServerError,
     /// A stream ended before its end marker.
     Truncated,

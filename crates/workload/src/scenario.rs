@@ -20,23 +20,23 @@ use crate::trace::Trace;
 use crate::units::{Rate, SpanText, format_span, span_text, span_text_opt};
 use crate::{Documents, SpecError, check};
 
-/// Complete description of a run.
+/// The complete description of a run, as a file.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
-    /// Endpoint, protocol and request settings.
+    /// Settings of the endpoint, the protocol and the requests.
     pub target: TargetSpec,
     /// Amount and duration of the load.
     pub load: LoadSpec,
     /// Arrival process: the distribution of arrivals in time.
     pub arrivals: ArrivalSpec,
-    /// Prompt and output lengths.
+    /// Lengths of prompts and outputs, in tokens.
     pub sizes: SizeSpec,
-    /// Content of the prompts.
+    /// Content of the prompts, with shared prefixes, sessions and media.
     pub prompts: PromptSpec,
     /// Request classes; default: one class with the scenario's sizes and prompts.
     pub classes: Vec<ClassSpec>,
-    /// Client behaviour.
+    /// Behaviour of the client: connections, time limits, retries.
     pub client: ClientSpec,
     /// Metrics endpoints to scrape during the run.
     pub scrape: ScrapeSpec,
@@ -170,7 +170,7 @@ impl Default for SizeSpec {
     }
 }
 
-/// Content of the prompts.
+/// Content of the prompts, with shared prefixes, sessions and media.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PromptSpec {
@@ -178,13 +178,13 @@ pub struct PromptSpec {
     pub file: Option<String>,
     /// Order in which the lines of `file` are used; default `cycle`.
     pub order: PromptOrder,
-    /// Prefixes that prompts share.
+    /// Prefixes that prompts share; absent without shared prefixes.
     pub shared_prefix: Option<SharedPrefix>,
-    /// Conversations of several turns.
+    /// Conversations of several turns; absent for single requests.
     pub sessions: Option<SessionSpec>,
     /// Source of the earlier answers in a session's prompts; default `synthetic`.
     pub answers: AnswerText,
-    /// Images in every user message.
+    /// Images in every user message; absent without images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<ImageSpec>,
     /// Audio clips in every user message.
@@ -234,7 +234,7 @@ pub enum PromptOrder {
     /// First to last, then from the start again.
     #[default]
     Cycle,
-    /// Random, with equal probability.
+    /// Random lines, each with equal probability.
     Random,
 }
 
@@ -259,7 +259,7 @@ pub struct SharedPrefix {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionSpec {
-    /// Turns per session.
+    /// Number of turns per session, as a size.
     pub turns: Size,
     /// Think time from the end of a turn to the start of the next one; default: exponential with mean 10s.
     #[serde(default = "default_think")]
@@ -270,7 +270,7 @@ fn default_think() -> Pause {
     Pause::Exponential(Span::from_secs(10))
 }
 
-/// Request class.
+/// A class of requests with its own settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassSpec {

@@ -16,7 +16,7 @@ pub struct ScrapeSpec {
     pub discover: bool,
     /// URLs of metrics endpoints, such as `http://gpu-3:9400/metrics` or, with a name, `gpu=http://gpu-3:9400/metrics`.
     pub pages: Vec<String>,
-    /// Scrape interval; default 1s.
+    /// Interval between two scrapes; default 1s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub every: Span,

@@ -12,11 +12,11 @@ use siphasher::sip::SipHasher24;
 use crate::tensors::TensorSpec;
 use crate::{Documents, SpecError};
 
-/// Endpoint, protocol and request settings.
+/// Settings of the endpoint, the protocol and the requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TargetSpec {
-    /// Base URL, such as `https://llm.internal/v1`.
+    /// Base URL of the endpoint, such as `https://llm.internal/v1`.
     pub url: String,
     /// Further endpoints of equal kind. Requests are distributed over `url` and these; all requests of a session go to one
     /// endpoint.
@@ -58,7 +58,7 @@ pub struct TargetSpec {
     pub body_template: Option<String>,
     /// Model version (`kserve`); default: the server's choice.
     pub version: Option<String>,
-    /// Input tensors (`kserve`).
+    /// Input tensors of a request (protocol `kserve`).
     pub tensors: TensorSpec,
     /// Documents per request (`rerank`, `score`; default 10), or texts per request (`pooling`, `classify`, `embeddings`;
     /// default 1).
@@ -69,7 +69,7 @@ pub struct TargetSpec {
     /// Field of the request body with the output length, such as `max_completion_tokens`; default: the protocol's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length_field: Option<String>,
-    /// Sampling temperature; default: the server's.
+    /// Sampling temperature; absent for the default of the server.
     pub temperature: Option<f64>,
     /// Additional fields of the request body.
     pub extra: Map<String, Value>,
@@ -244,9 +244,9 @@ impl TargetSpec {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenSpec {
-    /// URL of the token endpoint.
+    /// URL of the endpoint that issues tokens.
     pub url: String,
-    /// Client id.
+    /// Client id for the token endpoint.
     pub client_id: String,
     /// Environment variable with the client secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -269,9 +269,9 @@ pub struct TokenSpec {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenAuth {
-    /// In the posted form.
+    /// Id and secret in the posted form.
     #[default]
     Post,
-    /// HTTP basic authentication.
+    /// Id and secret as HTTP basic authentication.
     Basic,
 }

@@ -30,19 +30,19 @@ pub struct TensorSpec {
     pub encoding: Option<TensorEncoding>,
 }
 
-/// One input tensor.
+/// One input tensor of the model.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputSpec {
-    /// Name of the input.
+    /// Name of the input in the model.
     pub name: String,
-    /// Element type.
+    /// Element type of the tensor, such as `FP32`.
     pub datatype: Datatype,
-    /// Dimensions without the batch.
+    /// Dimensions of one item, without the batch.
     pub dims: Vec<u32>,
 }
 
-/// Encoding of tensors.
+/// Encoding of the tensors in a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorEncoding {

@@ -47,7 +47,7 @@ pub fn run(args: &BrowseArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-/// The rows of a page that is written to `file`: each names the report that already lies in its run, by its path from there.
+/// The rows of a page that is written to `file`: each names the report that is already in its run, by its path from there.
 fn linked(runs: &[ListedRun], file: &Path) -> Vec<RunRow> {
     let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let beside = beside.canonicalize().ok();
@@ -107,7 +107,7 @@ impl Shelf {
         }
     }
 
-    /// The list as it is now: runs that finished since the last look are in it.
+    /// The current list: runs that finished since the last request are in it.
     fn list(&self) -> Page {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         *runs = run_heads::read(&self.dir, std::mem::take(&mut runs));
@@ -115,7 +115,7 @@ impl Shelf {
         Page::html(page(&self.name, true, &rows, &RowChanges::new()))
     }
 
-    /// The folder of a listed run. A name is looked up in the list, so that no path leads out of the folder.
+    /// The folder of a listed run. The list resolves a name, so that no path leads out of the folder.
     fn dir_of(&self, asked: &PageRequest, key: &str) -> Result<PathBuf, Page> {
         let name = asked.get(key).unwrap_or_default();
         let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,7 +156,7 @@ impl Shelf {
     }
 }
 
-/// A refusal in the words of the command line.
+/// A refusal with the terms of the command line.
 fn refusal(stop: Stop) -> Page {
     Page::text(StatusCode::UNPROCESSABLE_ENTITY, format!("{}\n", stop.line))
 }

@@ -118,7 +118,7 @@ fn of_stretches(
     Ok(exit(found.verdict))
 }
 
-/// Writes the page of `--html`.
+/// Writes the HTML page that `--html` requests.
 pub fn page(args: &JudgedArgs, names: &[String; 2], comparison: &Comparison) -> Result<(), Stop> {
     let Some(path) = &args.html else { return Ok(()) };
     let text = plimsoll_report::compare::page((&names[0], &names[1]), comparison);

@@ -22,7 +22,7 @@ use plimsoll_workload::Scenario;
 pub const WHOLE: &str = "run";
 
 pub struct Follower<'a> {
-    /// Run kind: `sweep` or `gate`.
+    /// Kind of the followed run: `sweep` or `gate`.
     pub kind: &'static str,
     pub scenario: Scenario,
     pub asked: ShardRequest,

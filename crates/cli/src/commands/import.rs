@@ -25,7 +25,7 @@ use crate::measure::{self, random};
 use crate::out;
 use crate::trace_file;
 
-/// Number of bytes for recognition.
+/// Number of leading bytes that format recognition reads.
 const HEAD: usize = 64 << 10;
 /// Maximum size of a document in bytes, because documents can't be read in pieces.
 const HELD_MAX: usize = 8 << 30;

@@ -16,7 +16,6 @@ const LOOK_BACK_S: f64 = 3.0;
 
 /// The data of the live view.
 pub struct View<'a> {
-    /// Counters of the driver.
     pub live: LiveCounters,
     /// Clock with the run's time axis.
     pub clock: Clock,
@@ -30,7 +29,6 @@ pub struct View<'a> {
 /// The meaning of the driver's counters.
 #[derive(Copy, Clone, Debug)]
 pub struct LiveCounts {
-    /// Unit of the request sizes.
     pub unit: SizeUnit,
     /// Whether answers arrive token by token; if not, times are of whole answers.
     pub streams: bool,
@@ -90,7 +88,7 @@ pub fn watch<T: Send>(
     })
 }
 
-/// Returns the figures of the command so far: those of earlier levels, and those of this level since `before`.
+/// Returns the figures of the command so far: the figures of earlier levels, and of this level since `before`.
 fn figures(
     view: &View<'_>,
     levels: &ProgressFigures,

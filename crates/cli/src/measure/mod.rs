@@ -117,7 +117,6 @@ impl<'a> MeasurementStart<'a> {
     }
 }
 
-/// A measurement in progress.
 pub struct MeasurementSession {
     pub screen: Screen,
     scenario: Scenario,

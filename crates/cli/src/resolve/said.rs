@@ -10,7 +10,6 @@ use crate::exit::Stop;
 use crate::flags::PriceArgs;
 use crate::{price, tensors};
 
-/// Schemes of an endpoint's URL.
 pub const SCHEMES: [&str; 4] = ["http://", "https://", "grpc://", "grpcs://"];
 
 /// Returns the address of a target without its scheme.

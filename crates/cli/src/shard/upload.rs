@@ -24,7 +24,6 @@ pub const EVERY: Duration = Duration::from_secs(5);
 /// Maximum bytes of one part. A part is small, because each finished part also shows that the shard is running.
 const PART_BYTES: u64 = 2 << 20;
 
-/// File of a sweep's report.
 const REPORT: &str = "report.html";
 
 /// Prefix of the log's parts, below the run's name.

@@ -32,7 +32,7 @@ use crate::secret::Secret;
 use crate::stamp::SocketMeter;
 use crate::target::{EncodedBody, Target};
 
-/// Longest wait for one response.
+/// Time limit for one response of the endpoint.
 const PATIENCE: Span = Span::from_secs(30);
 /// Longest wait for a page other than a request, such as the model list.
 const PAGE_PATIENCE: Span = Span::from_secs(10);
@@ -96,7 +96,6 @@ pub enum ProbeError {
         url: String,
         /// HTTP status, 401 or 403.
         status: u16,
-        /// Message of the server.
         said: String,
         /// Set if a key was sent.
         given: bool,

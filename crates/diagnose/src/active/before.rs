@@ -44,7 +44,6 @@ pub struct EarlierRun {
     pub run: String,
     /// Known properties of the target at that time.
     pub target: Fingerprint,
-    /// Isolated requests.
     pub alone: Vec<SingleRequest>,
     /// Requests of closed loops, by concurrency.
     pub concurrency: Vec<(u32, Vec<SingleRequest>)>,

@@ -42,7 +42,7 @@ pub struct BlockGauges {
     pub kv: Option<f64>,
     /// Number of preemptions during the level; `None` if unknown.
     pub preemptions: Option<f64>,
-    /// Prompt tokens found in the prefix cache, and prompt tokens looked up; `None` if unknown.
+    /// Prompt tokens found in the prefix cache, and prompt tokens queried; `None` if unknown.
     pub cached: Option<(f64, f64)>,
     /// Number of scrapes behind these values.
     pub scrapes: usize,
@@ -50,7 +50,6 @@ pub struct BlockGauges {
     pub pages: (usize, usize),
 }
 
-/// One request of a level.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BlockRow {
     /// Due time, ns.
@@ -63,7 +62,6 @@ pub struct BlockRow {
     pub how: How,
     pub status: Option<u16>,
     pub output: f64,
-    /// Requested number of prompt tokens.
     pub prompt: f64,
     /// Prompt tokens from a cache; `None` if the server does not report them.
     pub cached: Option<f64>,

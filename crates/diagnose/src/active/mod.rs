@@ -239,7 +239,7 @@ impl Active {
     }
 
     /// Returns the best next experiment. First it selects the set with the most information within the remaining
-    /// time, then its member with the most information per second. Information per second alone was rejected: with
+    /// time, then its member with the most information per second. Ranking all experiments by information per second was rejected: with
     /// little time left, a cheap experiment would take the time of an informative one.
     fn most_telling(&self, belief: &CausePosterior, known: &KnownTarget) -> Option<ExperimentKind> {
         let choice = Choice::new(belief, &self.shown);

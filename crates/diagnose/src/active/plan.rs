@@ -25,19 +25,19 @@ const FEWEST: u64 = 6;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ActiveSpec {
-    /// Maximum total time in ns.
+    /// Maximum total time of all experiments in ns.
     pub time: Span,
     /// Maximum number of requests in flight.
     pub max_concurrency: u32,
     /// Maximum offered rate in requests/s [default: the load is never doubled].
     pub max_rate: Option<f64>,
-    /// Maximum total number of requests.
+    /// Maximum total number of requests of all experiments.
     pub max_requests: u64,
     /// Maximum number of failed requests before the diagnosis stops.
     pub max_errors: u64,
     /// Ceiling of the median time to first token of isolated requests in s [default: none].
     pub ttft_s: Option<f64>,
-    /// Ceilings of the budget.
+    /// Ceilings of the budget; empty without a budget.
     pub ceilings: Vec<Ceiling>,
     /// Number of replicas that can be addressed separately.
     pub replicas: u32,
@@ -94,7 +94,7 @@ plimsoll_model::named! {
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum ExperimentKind {
-        /// Requests in sequence.
+        /// Requests in sequence, one at a time.
         Alone => "alone",
         /// Closed loops with 2, 4, 8 … requests in flight.
         Together => "together",
@@ -114,7 +114,7 @@ plimsoll_model::named! {
         Repeats => "repeats",
         /// An idle period, then one request.
         Idle => "idle",
-        /// Each replica separately.
+        /// Requests to each replica of the service separately.
         Replicas => "replicas",
     }
 }

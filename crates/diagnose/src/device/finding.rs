@@ -5,21 +5,21 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::DeviceWork;
 
-/// The bottleneck of a timeline.
+/// The bottleneck of a timeline of device activities.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// The device waited until the host launched work.
     Host,
-    /// The device computed.
+    /// The device spent its time on computing.
     Device,
     /// The device only communicated with other devices.
     Communication,
-    /// The device only copied.
+    /// The device only copied, without computing.
     Copies,
     /// Mixed: every part of the time is below its limit.
     Mixed,
-    /// The timeline contains no device.
+    /// The timeline contains no activity of a device.
     NoDevice,
     /// The device idled, and the launches do not show the reason.
     Idle,
@@ -28,14 +28,14 @@ pub enum Bound {
 /// The result of a profiler timeline.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceFinding {
-    /// Bottleneck of the timeline.
+    /// Bottleneck of the timeline: host, device or neither.
     pub bound: Bound,
     /// Bottleneck in one sentence with figures.
     pub says: String,
     /// Length of the analysed interval in s: the steps, else from the first launch to the end of the last device
     /// work.
     pub window_s: f64,
-    /// Devices of the timeline.
+    /// Devices of the timeline, one entry each.
     pub devices: Vec<Device>,
     /// Device time by kind of work over all devices, longest first.
     pub kinds: Vec<KindTime>,
@@ -49,16 +49,16 @@ pub struct DeviceFinding {
     pub host_meanwhile: Vec<HostShare>,
     /// Host work by self time (without callees), longest first.
     pub host_top: Vec<Top>,
-    /// Steps in order.
+    /// Steps of the model in order of time.
     pub steps: Vec<DeviceStep>,
-    /// Limits of these figures.
+    /// Limits of these figures, one sentence each.
     pub notes: Vec<String>,
 }
 
 /// One device over the window. `busy`, `host_idle` and `queued_idle` add up to one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Device {
-    /// Name of the device.
+    /// Name of the device in the timeline.
     pub device: String,
     /// Share of the window in which anything ran on the device.
     pub busy: f64,
@@ -83,11 +83,11 @@ pub struct Device {
 /// Device time of one kind of work.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KindTime {
-    /// Kind of work.
+    /// Kind of work on the device.
     pub kind: DeviceWork,
-    /// Number of activities.
+    /// Number of activities of this kind.
     pub count: u64,
-    /// Total time in s.
+    /// Total time of these activities in seconds.
     pub total_s: f64,
     /// Share of all device time (parallel streams count twice).
     pub share: f64,
@@ -100,20 +100,20 @@ pub struct Top {
     pub name: String,
     /// Kind of device work; `None` for host work.
     pub kind: Option<DeviceWork>,
-    /// Number of calls.
+    /// Number of calls in the timeline.
     pub count: u64,
-    /// Total time in s.
+    /// Total time of these calls in seconds.
     pub total_s: f64,
-    /// Mean time in s.
+    /// Mean time of one call in seconds.
     pub mean_s: f64,
     /// Share of all device time, or of all host time.
     pub share: f64,
 }
 
-/// Calls that launched device work.
+/// The calls that launched work on a device.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Launches {
-    /// Number of calls.
+    /// Number of calls that launched device work.
     pub count: u64,
     /// Mean duration of a call in s.
     pub call_mean_s: f64,
@@ -133,18 +133,18 @@ pub struct Launches {
 pub struct HostShare {
     /// Innermost host function that was recorded; empty if none was.
     pub name: String,
-    /// Share of the time.
+    /// Share of the time, 0 to 1.
     pub share: f64,
 }
 
-/// One step of the model.
+/// One step of the model on a device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceStep {
-    /// Name of the step.
+    /// Name of the step in the timeline.
     pub name: String,
     /// Start in s since the start of the first step.
     pub at_s: f64,
-    /// Duration in s.
+    /// Duration of the step in seconds.
     pub took_s: f64,
     /// Share of the step in which the devices were busy (mean over devices).
     pub busy: f64,

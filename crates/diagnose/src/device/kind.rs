@@ -8,11 +8,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A kind of device work.
+/// A kind of device work, by kernel name.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceWork {
-    /// Communication between devices.
+    /// Communication between devices, such as an all-reduce.
     Collective,
     /// Attention kernels.
     Attention,
@@ -22,7 +22,7 @@ pub enum DeviceWork {
     Matmul,
     /// Normalisation kernels.
     Norm,
-    /// Softmax, sorting and token sampling.
+    /// Softmax, sorting and sampling of tokens.
     Sampling,
     /// Conversion to and from numbers with fewer bits.
     Quantise,
@@ -34,7 +34,7 @@ pub enum DeviceWork {
     Reduction,
     /// Copies and fills by the device's copy engines.
     Copy,
-    /// Kernels with unknown names.
+    /// Kernels whose names match no other kind.
     Other,
 }
 

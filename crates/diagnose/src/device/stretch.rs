@@ -5,7 +5,7 @@
 pub struct IntervalSet(Vec<(i64, i64)>);
 
 impl IntervalSet {
-    /// Returns the union of any intervals; empty intervals, and those that end before they start, are dropped.
+    /// Returns the union of any intervals; empty intervals, and intervals that end before they start, are dropped.
     pub fn union(mut all: Vec<(i64, i64)>) -> IntervalSet {
         all.retain(|(from, to)| from < to);
         all.sort_unstable();

@@ -336,9 +336,9 @@ fn goes_with<'b>(
 /// the upper half.
 #[derive(Copy, Clone, Debug)]
 pub struct PromptLaw {
-    /// Time at zero tokens, s.
+    /// Time of a prompt without tokens, in seconds.
     pub fixed: f64,
-    /// Time per token, s.
+    /// Additional time per prompt token, in seconds.
     pub per_token: f64,
     low: f64,
     high: f64,

@@ -86,7 +86,7 @@ fn outage(frames: &Frames<'_>) -> Finding {
     Finding::new(Observed::Outage, is, says)
 }
 
-/// Checks for attempts that cause their own load: more than before, and more time-outs than rejections.
+/// Checks for attempts that cause additional load: more than before, and more time-outs than rejections.
 fn retries(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
     let per_request = |seen: &DiagnosedLevel<'_>| {

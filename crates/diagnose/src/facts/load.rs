@@ -134,7 +134,6 @@ fn of_asked(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<RateC
     Some(RateComparison { ratio, p: 0.0, what: "requests a second configured", from, to })
 }
 
-/// A comparison of two rates.
 pub struct RateComparison {
     pub ratio: Estimate,
     /// Two-sided p-value of equality; 0 for configured rates.

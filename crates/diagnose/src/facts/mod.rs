@@ -29,17 +29,17 @@ use plimsoll_measure::findings::Estimate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The result of a fact.
+/// The result of checking one fact.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// Name of the fact.
+    /// Name of the fact that was checked.
     pub fact: Observed,
-    /// Whether the fact applies.
+    /// Whether the fact applies, or is unknown.
     #[serde(alias = "state")]
     pub is: FactState,
-    /// The figure as a phrase.
+    /// The figure as a phrase for reports.
     pub says: String,
-    /// The figure with its interval.
+    /// The figure with its interval; null without a figure.
     pub value: Option<Estimate>,
     /// Limit that the figure had to reach.
     pub limit: Option<f64>,

@@ -46,7 +46,7 @@ fn silence(row: &RequestView) -> f64 {
     if row.ok { row.ttft_sent.max(pause) } else { f64::INFINITY }
 }
 
-/// Checks whether segments are lost and the requests with loss are those that wait.
+/// Checks whether segments are lost and the requests with loss wait.
 fn packets_lost(frames: &Frames<'_>) -> Option<Finding> {
     let seen = frames.now();
     let found = network(seen);

@@ -127,7 +127,7 @@ fn drafts_rejected(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
     Some(Finding::new(Observed::DraftsRejected, state, says))
 }
 
-/// Checks whether the GPU idles longer by the time that steps take longer. Step times alone prove nothing, because
+/// Checks whether the GPU idles longer by the time that steps take longer. Step times without more evidence prove nothing, because
 /// larger batches lengthen the computing part.
 fn gpu_idle(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let busy = now.gpu_busy()?;

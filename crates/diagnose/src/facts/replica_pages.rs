@@ -48,7 +48,7 @@ pub fn stands(engines: &[EngineGaugesView], piece_s: f64) -> Option<Finding> {
     })
 }
 
-/// Checks whether the token gaps of one replica are longer than those of the others.
+/// Checks whether the token gaps of one replica are longer than the gaps of the other replicas.
 pub fn slower((before, now): &Engines) -> Option<Finding> {
     let (at, ratio, gap) = slowest_on_page(now)?;
     let was = slowest_on_page(before).map_or(1.0, |(_, ratio, _)| ratio);

@@ -49,7 +49,7 @@ const MOST_VARIED: usize = 16;
 /// Typical response size in bytes, used to estimate the number of entries.
 const USUAL: usize = 4096;
 
-/// Response cache settings.
+/// Settings of the cache of responses.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheSpec {
@@ -72,7 +72,7 @@ pub struct CacheSpec {
     pub semantic: Option<SemanticSpec>,
 }
 
-/// Requests whose responses are cached.
+/// Kinds of requests whose responses are cached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CachedKinds {
@@ -82,13 +82,13 @@ pub enum CachedKinds {
     All,
 }
 
-/// Clients that share cached responses.
+/// Group of clients that share cached responses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// Clients of one tenant that send the same credentials.
     Tenant,
-    /// All clients.
+    /// All clients share the cached responses.
     Everybody,
 }
 
@@ -141,11 +141,9 @@ plimsoll_model::named! {
     /// The source of the response to a cacheable request.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub enum CacheUse {
-        /// A cached response.
         Hit => "hit",
         /// The response of an identical concurrent request.
         Shared => "shared",
-        /// A replica answered the request.
         Miss => "miss",
         /// The response to a request of similar meaning.
         Semantic => "semantic",

@@ -50,7 +50,7 @@ pub async fn run(
 struct Exchange<'a> {
     worker: &'a Worker,
     outbox: &'a GrpcReplies,
-    /// Deadline for the complete request.
+    /// Deadline for receiving the complete request.
     limit: Instant,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The protocol is Envoy's external processing (gRPC, one stream per request), as the Gateway API inference extension
 //! uses it. Reading, admission, queueing and booking share their code with [`proxy`](crate::proxy); only the transfer
-//! differs. The picker therefore does not retry, hedge or cache. After the reply, the proxy continues alone, and
+//! differs. The picker therefore does not retry, hedge or cache. After the reply, the proxy continues without the picker, and
 //! [`response_observer`](crate::response_observer) accounts for the part of the response that it shows. The load is released however the
 //! stream ends.
 //!
@@ -29,7 +29,7 @@ use call::{GrpcCallError, GrpcReplies, GrpcRequests};
 const MORE_BYTES: usize = 1 << 20;
 /// Limit on a message of a health check in bytes.
 const HEALTH_BYTES: usize = 4 << 10;
-/// Service name of a liveness check, and those of a readiness check.
+/// Service name of a liveness check, and the names of a readiness check.
 const LIVENESS: &str = "liveness";
 const READINESS: [&str; 3] = ["", "readiness", SERVICE];
 

@@ -194,7 +194,7 @@ impl Worker {
         Some(DeferredResponse { response, end: verdict.end })
     }
 
-    /// Waits until a request without a response head should move. That is the case if its replica is gone, or if the
+    /// Waits until a request without a response head should move. That is the case if its replica was removed, or if the
     /// replica is silent and this is the first attempt.
     pub(super) async fn until_lost(&self, context: &RequestContext, (replica, number): &(Arc<Replica>, u32)) {
         loop {

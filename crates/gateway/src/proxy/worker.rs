@@ -86,7 +86,7 @@ impl Worker {
         }
     }
 
-    /// Returns the merged model list, or the entry of a name with a fallback list, if a replica alone cannot answer.
+    /// Returns the merged model list, or the entry of a name with a fallback list, if one replica cannot answer.
     pub(crate) fn models(&self, context: &RequestContext) -> Option<String> {
         let request = &context.request;
         match request.path.path().strip_prefix(MODELS).filter(|_| request.method == Method::GET)? {

@@ -59,7 +59,7 @@ pub(crate) fn may_repeat(method: &Method, path: &str) -> bool {
 const BLOCK: usize = 256;
 /// Divisor of the block length: a block is at least 1/8 of the preceding prompt. A prompt of 1 MB has about 60
 /// blocks, and a match ends within an eighth of the shared prefix. Blocks of doubling length lost: matches ended at
-/// half, so the next turn of a long conversation looked mostly new.
+/// half, so the next turn of a long conversation seemed mostly new.
 const PART: usize = 8;
 /// Assumed bytes per token: English text with current vocabularies. An error scales all replicas alike.
 pub const BYTES_PER_TOKEN: usize = 4;

@@ -97,7 +97,7 @@ fn inflate(body: &[u8], most: usize) -> Result<Bytes, UnpackError> {
     }
 }
 
-/// Decodes a stream that must end exactly at the end of the body, because arbitrary bytes can look like a stream.
+/// Decodes a stream that must end exactly at the end of the body, because arbitrary bytes can resemble a stream.
 fn inflate_as(mut stream: Decompress, body: &[u8], most: usize) -> Result<Bytes, UnpackError> {
     let mut text = Vec::new();
     loop {

@@ -8,7 +8,6 @@ use super::{TrafficRow, UpstreamAttempt};
 /// The values that the spans of all requests share.
 #[derive(Clone, Debug)]
 pub struct SpanNames {
-    /// Service name (`service.name`).
     pub service: String,
     /// Class names by their index in the configuration.
     pub classes: Vec<String>,

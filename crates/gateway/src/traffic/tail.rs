@@ -2,8 +2,8 @@
 //! each piece.
 //!
 //! [`TailReader::read`] is the only definition of a failed response with a success status. Metrics, recording,
-//! circuit breaker, cache, retries, canary trials and learnt speeds use its outcome. A second definition from status
-//! and framing alone lost, because replicas that failed fast looked fast.
+//! circuit breaker, cache, retries, canary trials and learnt speeds use its outcome. A second definition, from status
+//! and framing only, lost, because replicas that failed fast seemed fast.
 
 use crate::response_observer::{generates, stream_type};
 use plimsoll_model::outcome::{By, How};

@@ -23,7 +23,7 @@ pub const BUDGET_VERSION: u32 = 1;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetFile {
-    /// Version of the layout: 1.
+    /// Version of the layout of the file: 1.
     pub version: u32,
     /// Name of the file in output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub struct BudgetFile {
     /// Price of the endpoint; for budgets of cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<PriceSpec>,
-    /// Rules for verdicts.
+    /// Rules for verdicts, such as the error probability.
     #[serde(default)]
     pub policy: Policy,
     /// Bursts by name, for budgets with `under:`.
@@ -58,7 +58,7 @@ pub struct BudgetFile {
     /// A latency budget that is divided over the stages of the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stages: Option<StageBudget>,
-    /// List of budgets.
+    /// List of the budgets, one per limit.
     #[serde(default)]
     pub budgets: Vec<Budget>,
 }
@@ -95,7 +95,7 @@ pub enum BudgetScope {
     Engine,
 }
 
-/// The consumer of the responses.
+/// The consumer of the responses: users or a work queue.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetKind {
@@ -125,7 +125,7 @@ impl Batch {
     }
 }
 
-/// The rules for verdicts.
+/// The rules for verdicts, such as the error probability.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
@@ -151,9 +151,9 @@ pub struct Burst {
     pub traffic: Option<String>,
     /// Arrivals in the short form of `--arrivals`: `gamma:3`, `onoff:2s,8s`.
     pub arrivals: Option<String>,
-    /// Mean load of the burst.
+    /// Mean load of the burst, such as `20/s`.
     pub rate: Option<Rate>,
-    /// Duration of the burst.
+    /// Duration of the burst, such as `30s`.
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub duration: Option<Span>,
@@ -165,15 +165,15 @@ pub struct Burst {
 pub struct Budget {
     /// Name in every output; unique in the file.
     pub id: String,
-    /// Metric that the budget limits.
+    /// Metric that the budget limits, such as `ttft`.
     pub metric: BudgetMetric,
     /// Percentile of the metric; for latencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<PercentileLevel>,
-    /// Maximum value.
+    /// Maximum value with its unit, such as `500ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Amount>,
-    /// Minimum value.
+    /// Minimum value with its unit, such as `20/s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Amount>,
     /// Maximum change for the worse, relative to the pinned baseline.
@@ -188,10 +188,10 @@ pub struct Budget {
     /// Minimum effective number of requests for a verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_n_eff: Option<f64>,
-    /// Result of missing data.
+    /// Result of missing data [default: inconclusive].
     #[serde(default)]
     pub on_missing: OnMissing,
-    /// Result of an inconclusive verdict.
+    /// Result of an inconclusive verdict [default: inconclusive].
     #[serde(default)]
     pub on_inconclusive: OnInconclusive,
     /// Burst (of `bursts`) in which the budget applies; `null` for the file's load.
@@ -200,7 +200,7 @@ pub struct Budget {
     /// Start of the latency; `null` for the file's scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<BudgetScope>,
-    /// Owner of the budget.
+    /// Owner of the budget, for example a team.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Date since which the budget applies, for readers.
@@ -215,10 +215,10 @@ pub struct RequestSlice {
     /// Class of the scenario, by name or number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// Requested model.
+    /// Requested model; absent for all models.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Request path, such as `/v1/chat/completions`.
+    /// Request path, such as `/v1/chat/completions`; absent for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
     /// Range of prompt lengths in tokens.
@@ -246,7 +246,7 @@ impl RequestSlice {
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMissing {
-    /// The budget is inconclusive.
+    /// The budget is inconclusive, so it is no pass.
     #[default]
     Inconclusive,
     /// The budget is broken, because the owner of an SLO has to measure it.
@@ -257,10 +257,10 @@ pub enum OnMissing {
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnInconclusive {
-    /// The gate is inconclusive.
+    /// The gate is inconclusive as a whole.
     #[default]
     Inconclusive,
-    /// The budget is broken.
+    /// The budget counts as broken in the gate.
     Fail,
     /// The verdict is shown and decides nothing.
     Warn,

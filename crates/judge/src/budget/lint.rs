@@ -16,7 +16,6 @@ use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Percentiles};
 use plimsoll_measure::say::{ms, number};
 use plimsoll_model::Load;
 
-/// Severity of a remark.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LintSeverity {
@@ -24,7 +23,6 @@ pub enum LintSeverity {
     Error,
     /// The row often stays inconclusive, or its alert never fires.
     Warning,
-    /// Information.
     Note,
 }
 
@@ -165,7 +163,7 @@ fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut R
 /// The effective requests that a row needs to pass.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct RequiredRequests {
-    /// Number with which a ceiling of [`FAR`] times the slowest request passes by its distance.
+    /// Number with which a ceiling of [`FAR`] times the slowest request passes because of its distance.
     pub far: f64,
     /// Number with which the row passes if none is over, regardless of the slowest.
     pub least: f64,
@@ -377,7 +375,7 @@ fn can_alert(file: &BudgetFile, row: &RowPlan, about: &mut RowRemarks<'_>) {
     about.say(if budget.p.is_some() { "p" } else { "max" }, severity, what);
 }
 
-/// Upper edges of server histograms in s: those of vLLM, and of OpenTelemetry's GenAI conventions.
+/// Upper edges of server histograms in s: for vLLM, and for OpenTelemetry's GenAI conventions.
 const EDGES: [(BudgetMetric, &str, &[f64]); 5] = [
     (
         BudgetMetric::Ttft,

@@ -40,7 +40,6 @@ pub enum PlannedLoad {
     Saturating(f64),
 }
 
-/// A level to measure.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlannedLevel {
     /// Kind of traffic, the name of the level.
@@ -203,7 +202,6 @@ fn requests(file: &BudgetFile, row: &RowPlan, before: Option<&Findings>) -> Requ
 pub struct TimePlan {
     /// Time of the sweep, s; 0 without one.
     pub sweep_s: f64,
-    /// Time of each level, s.
     pub levels_s: Vec<f64>,
 }
 

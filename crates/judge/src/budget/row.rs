@@ -23,7 +23,7 @@ pub enum RowRole {
     Decides,
     /// The row is judged with control of false discoveries, and decides nothing.
     Watched,
-    /// The row has no limit.
+    /// The row has no limit, so it has no verdict.
     Tracked,
 }
 
@@ -40,7 +40,7 @@ pub struct RowPlan {
     pub metric: BudgetMetric,
     /// Ceiling or floor with its margin; `None` without one.
     pub limit: Option<f64>,
-    /// Share of requests that may exceed the limit; `None` if the row is not judged by a share of requests.
+    /// Share of requests that may exceed the limit; `None` if no share of requests decides the row.
     pub allowed: Option<f64>,
     pub load: RowLoad,
 }

@@ -26,7 +26,7 @@ const LEVEL: f64 = 0.99;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SplitFile {
-    /// Total latency to divide.
+    /// Total latency to divide, such as `2s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<Amount>,
     /// Reserve for variance: a time, or a share of the total.
@@ -35,7 +35,7 @@ pub struct SplitFile {
     /// Percentile that slices apply to [default: 99].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<PercentileLevel>,
-    /// Stages by name.
+    /// Stages of the path by their names.
     pub stages: BTreeMap<String, StagePart>,
 }
 
@@ -43,7 +43,7 @@ pub struct SplitFile {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StagePart {
-    /// Fixed time.
+    /// Fixed time of the stage, such as `20ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fixed: Option<Amount>,
     /// Share of the total, such as 15%.
@@ -52,16 +52,16 @@ pub struct StagePart {
     /// Weight for the division of the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-    /// Measured median.
+    /// Measured median of the stage, such as `80ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50: Option<Amount>,
-    /// Measured 90th percentile.
+    /// Measured 90th percentile of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p90: Option<Amount>,
-    /// Measured 95th percentile.
+    /// Measured 95th percentile of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p95: Option<Amount>,
-    /// Measured 99th percentile.
+    /// Measured 99th percentile of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<Amount>,
 }
@@ -91,32 +91,32 @@ pub struct WholeAndStages {
 /// A total latency divided into slices.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct BudgetSplit {
-    /// Total latency in seconds.
+    /// Total latency to divide, in seconds.
     pub total_s: f64,
-    /// Reserve in seconds.
+    /// Reserve that no stage gets, in seconds.
     pub margin_s: f64,
-    /// Percentile of the total.
+    /// Percentile of the total, as a fraction.
     pub p: f64,
     /// Percentile of the slices: lower than `p` in a joint split.
     pub slices_p: f64,
-    /// Set for a joint split.
+    /// Whether the split is joint instead of conservative.
     pub joint: bool,
-    /// Slices of the stages.
+    /// Slices of the total, one per stage.
     pub slices: Vec<StageSlice>,
     /// Remaining time in seconds that no stage got; it adds to the margin.
     pub left_s: f64,
-    /// Remarks, as sentences.
+    /// Remarks on the result, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// The slice of one stage.
+/// The slice of one stage of the total.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct StageSlice {
-    /// Name of the stage.
+    /// Name of the stage in the file.
     pub stage: String,
-    /// Slice in seconds.
+    /// Slice of the total in seconds.
     pub slice_s: f64,
-    /// Source of the value.
+    /// Source of the value, as a phrase.
     pub why: String,
 }
 

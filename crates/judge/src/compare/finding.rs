@@ -16,7 +16,7 @@ pub const COMPARISON_SCHEMA: u32 = 1;
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeVerdict {
-    /// Proven to be better.
+    /// The candidate is proven to be better.
     Improved,
     /// Proven to be worse by at most the margin.
     NoChange,
@@ -38,40 +38,40 @@ impl ChangeVerdict {
     }
 }
 
-/// The scale of an effect.
+/// The scale of an effect: ratio or difference.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// Candidate divided by base.
+    /// Ratio of the candidate to the base.
     Ratio,
     /// Candidate minus base, for a share.
     Difference,
 }
 
-/// The direction that is worse.
+/// The direction in which a figure is worse.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorseWay {
     /// Higher values are worse: latencies and errors.
     Higher,
-    /// Lower values are worse: rates.
+    /// Lower values are worse, as for rates.
     Lower,
 }
 
 /// An effect with its 95 % interval.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Effect {
-    /// Scale of the effect.
+    /// Scale of the effect: ratio or difference.
     pub scale: Scale,
     /// Estimate; `"inf"` if only the candidate's percentile falls among failures.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub value: f64,
-    /// Lower end of the interval.
+    /// Lower end of the confidence interval.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub lower: f64,
-    /// Upper end of the interval.
+    /// Upper end of the confidence interval.
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub upper: f64,
@@ -84,9 +84,9 @@ pub struct ArmFigure {
     #[serde(with = "unbounded::option")]
     #[schemars(with = "Option<unbounded::Number>")]
     pub value: Option<f64>,
-    /// Number of observations.
+    /// Number of observations in this run.
     pub n: u64,
-    /// Effective sample size.
+    /// Effective sample size of this run.
     pub n_eff: f64,
 }
 
@@ -99,13 +99,13 @@ pub struct ComparedFigure {
     pub statistic: String,
     /// Set if the row is in the declared family, which decides; other rows are descriptive.
     pub primary: bool,
-    /// Figure of the base.
+    /// Figure of the base run with its sample size.
     pub base: ArmFigure,
-    /// Figure of the candidate.
+    /// Figure of the candidate run with its sample size.
     pub candidate: ArmFigure,
     /// Effect of the candidate compared with the base; `null` if it cannot be computed.
     pub effect: Option<Effect>,
-    /// Direction that is worse.
+    /// Direction in which the figure is worse.
     pub worse: WorseWay,
     /// Largest change for the worse that counts as no change, on the effect's scale.
     pub margin: f64,
@@ -118,9 +118,9 @@ pub struct ComparedFigure {
     #[serde(skip)]
     #[schemars(skip)]
     pub differences: Vec<f64>,
-    /// Method in a few words.
+    /// Method of the comparison in a few words.
     pub method: String,
-    /// Verdict on the change.
+    /// Verdict on the change of this figure.
     pub verdict: ChangeVerdict,
     /// Remark on the verdict; `null` if there is none.
     pub why: Option<String>,
@@ -138,13 +138,13 @@ pub struct ComparedFigure {
 pub struct Difference {
     /// Subject: `load`, `prompts`, `lengths`, `client`, `network path`, `clock` or `schedule`.
     pub about: String,
-    /// Value in the base.
+    /// Value in the base run, as text.
     pub base: String,
-    /// Value in the candidate.
+    /// Value in the candidate run, as text.
     pub candidate: String,
 }
 
-/// The design of a comparison.
+/// The design of a comparison, which sets its unit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Design {
@@ -163,7 +163,7 @@ pub enum Design {
 pub enum ComparisonUnit {
     /// A whole level and its counterpart. The interval includes changes from one level to the next.
     Alternation,
-    /// An interval of a level.
+    /// An interval of a level, as one observation.
     Section,
 }
 
@@ -175,17 +175,17 @@ pub struct ComparedLevels {
     pub load: String,
     /// Level numbers of base and candidate.
     pub levels: Vec<(u32, u32)>,
-    /// Unit of observation.
+    /// Unit of observation in this comparison.
     pub unit: ComparisonUnit,
-    /// Number of units.
+    /// Number of units in the comparison.
     pub units: u32,
-    /// Rows by metric.
+    /// Rows of the comparison, grouped by metric.
     pub rows: Vec<ComparedFigure>,
     /// Shift of the leading metric over its whole distribution: descriptive, with a simultaneous band.
     pub shift: Vec<ShiftPoint>,
     /// Requests by class and prompt length; empty without standardisation.
     pub slices: Vec<ComparedSlice>,
-    /// Stages that the server reports.
+    /// Stages that the server reports; empty without them.
     pub stages: Vec<ComparedStage>,
 }
 
@@ -194,7 +194,7 @@ pub struct ComparedLevels {
 pub struct ShiftPoint {
     /// Percentile as a fraction, 0 to 1.
     pub p: f64,
-    /// Candidate divided by base.
+    /// Ratio of the candidate to the base.
     pub effect: Effect,
 }
 
@@ -220,7 +220,7 @@ pub struct ComparedStage {
     pub base_mean_s: f64,
     /// Mean duration in the candidate, in seconds.
     pub candidate_mean_s: f64,
-    /// Candidate divided by base.
+    /// Ratio of the candidate to the base.
     pub effect: Effect,
     /// Share of the base's mean `e2e`, 0 to 1.
     pub share: f64,
@@ -242,27 +242,27 @@ pub enum Fact {
     Same,
     /// Known on both sides and different.
     Changed {
-        /// Value in the base.
+        /// Value in the base run, as text.
         base: String,
-        /// Value in the candidate.
+        /// Value in the candidate run, as text.
         candidate: String,
     },
     /// Unknown on one side or both, so a change is possible.
     Unknown,
 }
 
-/// The comparison of two runs.
+/// The comparison of two runs, base and candidate.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// Version of this layout.
+    /// Version of the JSON layout of this object.
     pub schema: u32,
     /// Verdict: regressed if a row of the family is, else inconclusive if one is, else improved or no change.
     pub verdict: ChangeVerdict,
-    /// Verdict in sentences.
+    /// Verdict on the comparison in sentences.
     pub says: Vec<String>,
-    /// Design of the comparison.
+    /// Design of the comparison, which sets its unit.
     pub design: Design,
-    /// Confidence of the intervals.
+    /// Confidence level of the intervals, 0 to 1.
     pub level: f64,
     /// Differences between the experiments that were accepted.
     pub differences: Vec<Difference>,

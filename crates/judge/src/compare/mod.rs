@@ -46,7 +46,6 @@ const SHIFT_AT: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99];
 /// Number of bootstrap replicates for the band of the shift function.
 const REPLICATES: usize = 200;
 
-/// A run with its findings.
 #[derive(Copy, Clone)]
 pub struct RunRead<'a> {
     pub manifest: &'a Manifest,
@@ -55,7 +54,6 @@ pub struct RunRead<'a> {
     pub findings: &'a Findings,
 }
 
-/// The errors of a comparison.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CompareRefusal {
     /// A run is invalid, or important rows are missing.

@@ -33,9 +33,7 @@ const SLOWEST_PAIRED: f64 = 3.0;
 
 pub struct LevelArm<'a> {
     pub level: &'a Level,
-    /// Records of the level.
     pub own: Vec<&'a Attempt>,
-    /// Records as columns.
     pub columns: Columns,
     /// Index of the first row that counts.
     pub from: usize,

@@ -23,11 +23,9 @@ const PERCENTILES: [(f64, &str); 3] = [(0.5, "p50"), (0.95, "p95"), (0.99, "p99"
 /// Largest share of the base's requests of kinds that the candidate has none of.
 const UNCOVERED: f64 = 0.05;
 
-/// A latency that is compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum LatencyColumn {
     Ttft,
-    /// Time per output token.
     Tpot,
     E2e,
     /// Gaps between events; these are tokens if the flag is set.
@@ -75,11 +73,9 @@ pub fn seconds(ns: i64) -> Option<f64> {
 pub struct LoadRows<'a, 'b> {
     pub pairs: &'b [LevelPair<'a>],
     pub cut: &'b CutLevels,
-    /// Sign patterns of the flips.
     pub flips: &'b Flips,
     /// The base's mix for standardisation; `None` if requests are paired.
     pub strata: Option<&'b Strata>,
-    /// Margins of no change.
     pub margins: &'b Margins,
 }
 
@@ -171,7 +167,6 @@ impl<'a> LoadRows<'a, '_> {
         self.cut.units.iter().map(|unit| of(unit, &self.pairs[unit.pair])).collect()
     }
 
-    /// Returns an empty row.
     fn blank(&self, metric: &str, statistic: &str) -> ComparedFigure {
         let nothing = ArmFigure { value: None, n: 0, n_eff: 0.0 };
         ComparedFigure {

@@ -15,7 +15,7 @@ use plimsoll_measure::say::number;
 
 /// Parts of a scenario that must be equal, with their subject.
 ///
-/// The nonce is left out: with another nonce the prompts differ in words, but have equal lengths and shared parts.
+/// The nonce is left out: with another nonce the prompts have different words, but equal lengths and shared parts.
 const PARTS: [(&str, &str); 17] = [
     ("/arrivals", "load"),
     ("/load", "load"),

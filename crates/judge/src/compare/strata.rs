@@ -1,6 +1,6 @@
 //! Standardisation of the candidate to the base's mix: requests weighted by class and prompt length.
 //!
-//! A candidate with more long prompts looks slower in every percentile although no kind of request became slower (Simpson 1951).
+//! A candidate with more long prompts seems slower in every percentile although no kind of request became slower (Simpson 1951).
 //! If both sides served different requests, each of the candidate's is weighted by the relative frequency of its kind in the
 //! base. Only the request defines its kind, because the response is the target's result.
 

@@ -45,7 +45,6 @@ pub fn of_level(summary: &LevelSummary, bill: &Bill) -> UnitCosts {
     units(bill, &Flow { requests: rates.achieved_per_s.clone(), good, sessions, input, output })
 }
 
-/// The throughput per second.
 pub struct Flow {
     pub requests: Reading,
     /// Requests per second that met every ceiling.

@@ -1,4 +1,4 @@
-//! Rows on the change against a baseline, whose figure has an uncertainty of its own.
+//! Rows on the change against a baseline, whose figure is also uncertain.
 //!
 //! A percentile is compared by the two-sample test of [`plimsoll_math::two_sample`] at the allowed ratio, on the requests. Rates, costs and the
 //! onset are known by estimate and 95 % interval only; they are normal in the logarithm, each side separately. A share may be zero. It therefore uses the
@@ -22,7 +22,7 @@ const UNITS: usize = 20;
 /// Minimum number of requests beyond the percentile in each arm.
 const BEYOND: f64 = 10.0;
 
-/// Evaluates the change of a row against the baseline, which has an uncertainty of its own.
+/// Evaluates the change of a row against the baseline, which is also uncertain.
 pub(super) fn relative(
     gate: &GateInput<'_>,
     plan: &RowPlan,

@@ -8,15 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::budget::RowRole;
 use plimsoll_measure::findings::{Estimate, Held, Reading, Validity, VerdictBasis};
 
-/// Version of this layout.
 pub const GATE_SCHEMA: u32 = 1;
 
 plimsoll_model::named! {
-    /// Verdict of a gate.
+    /// Verdict of a gate on a budget file.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum GateVerdict {
-        /// Every deciding row holds, with confidence.
+        /// Every deciding row passes, with confidence.
         Pass => "pass",
         /// At least one deciding row is inconclusive, and none is broken.
         Inconclusive => "inconclusive",
@@ -30,40 +29,39 @@ plimsoll_model::named! {
 /// The result of a budget file on a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GateFinding {
-    /// Version of this layout.
+    /// Version of the JSON layout of this object.
     pub schema: u32,
     pub verdict: GateVerdict,
-    /// Verdict in one sentence.
+    /// Verdict of the gate in one sentence.
     pub headline: String,
     /// Objections to the run, such as an improved mean with a broken tail, or the reason why the run is invalid.
     pub refusals: Vec<String>,
     /// Warm-up that was cut from the judged levels, with its own figures.
     #[serde(default)]
     pub cut: Vec<String>,
-    /// Name of the budget.
+    /// Name of the budget in its file.
     pub budget: String,
-    /// Id of the run.
+    /// Id of the run that was judged.
     pub run: String,
     /// Time from the start of the first level to the end of the last, s.
     #[serde(default)]
     pub measured_s: f64,
     /// Id of the baseline; `None` without one.
     pub baseline: Option<String>,
-    /// Error probability of every bound.
+    /// Error probability of each bound of a verdict.
     pub alpha: f64,
     /// Number of analyses of the run, including this one; alpha is that of the file divided by it.
     #[serde(alias = "looks")]
     pub analyses: usize,
     /// Number of deciding rows, for which failures are corrected.
     pub family: usize,
-    /// Rows in file order.
+    /// Rows of the budget in file order.
     pub rows: Vec<GateRow>,
-    /// Validity of the run.
+    /// Validity of the measurement of the run.
     pub validity: Validity,
 }
 
 impl GateRow {
-    /// Returns a row without data.
     pub(super) fn new(id: String, place: String, what: String, role: RowRole) -> GateRow {
         GateRow {
             id,
@@ -106,10 +104,10 @@ impl GateFinding {
     }
 }
 
-/// A row of the budget.
+/// The verdict on one row of the budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GateRow {
-    /// Id of the row.
+    /// Id of the row in the budget file.
     pub id: String,
     /// Dotted path in the file, such as `budgets.3`.
     pub place: String,
@@ -120,7 +118,7 @@ pub struct GateRow {
     /// Owner of the row; `None` if the file names none.
     pub owner: Option<String>,
     pub role: RowRole,
-    /// Ids of the judged levels.
+    /// Ids of the levels that were judged.
     pub levels: Vec<u32>,
     /// Offered load of these levels, requests/s; `None` without levels.
     pub offered_per_s: Option<f64>,
@@ -128,24 +126,24 @@ pub struct GateRow {
     pub limit: Option<f64>,
     /// Limit for display, such as `≤ 350 ms`.
     pub limit_shown: String,
-    /// Measured figure with its interval.
+    /// Measured figure with its interval, or the reason for its refusal.
     pub measured: Reading,
-    /// Measured figure for display.
+    /// Measured figure as text for display.
     pub measured_shown: String,
-    /// Share of requests over the limit with its one-sided bounds; `None` if the row is not judged by a share.
+    /// Share of requests over the limit with its one-sided bounds; `None` if no share decides the row.
     pub share_over: Option<Estimate>,
-    /// Allowed share over the limit; `None` if the row is not judged by a share.
+    /// Allowed share over the limit; `None` if no share decides the row.
     pub allowed: Option<f64>,
     /// Probability of such good data if the row is broken.
     pub p_pass: f64,
-    /// Probability of such bad data if the row holds.
+    /// Probability of such bad data if the row passes.
     pub p_fail: f64,
     /// `p_fail` corrected for all deciding rows (Holm), or that of a watched row (Benjamini and Hochberg).
     pub p_fail_family: f64,
     /// Design effect: observations per independent one; `None` if unknown.
     pub design_effect: Option<f64>,
     pub held: Held,
-    /// Rule that decided; `None` if inconclusive, or if the row is not judged by a share.
+    /// Rule that decided; `None` if inconclusive, or if no share decides the row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<VerdictBasis>,
     /// Set if the run lacks the required data.

@@ -118,7 +118,7 @@ fn per_s(n: u64, length_s: f64) -> Option<f64> {
     (length_s > 0.0).then(|| n as f64 / length_s)
 }
 
-/// Share of the finished requests that may lack a stage. With more, its slice is not judged, because the others may differ.
+/// Share of the finished requests that may lack a stage. With more, its slice gets no verdict, because the others may differ.
 const MOST_LACKING: f64 = 0.05;
 
 /// Evaluates the slice of a stage, if the requests report its times.

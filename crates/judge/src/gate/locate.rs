@@ -14,7 +14,7 @@ use plimsoll_measure::order::seconds;
 use plimsoll_measure::say::{number, percent};
 use plimsoll_measure::whole::LevelRows;
 
-/// Returns `ttft p99 612 ms > 350 ms at 12 req/s: queueing past the onset at 9.8 req/s`.
+/// Returns the cause of a failure as text: `ttft p99 612 ms > 350 ms at 12 req/s: queueing past the onset at 9.8 req/s`.
 pub(super) fn sentence(
     gate: &GateInput<'_>,
     plan: &RowPlan,
@@ -87,7 +87,7 @@ fn floor(gate: &GateInput<'_>, plan: &RowPlan) -> Option<String> {
     None
 }
 
-/// Returns that failures alone exceed the allowed share.
+/// Returns that failures suffice to exceed the allowed share.
 fn errors(plan: &RowPlan, levels: &SelectedLevels<'_>) -> Option<String> {
     let (mut failed, mut requests) = (0, 0);
     let mut most: Option<&ErrorCount> = None;

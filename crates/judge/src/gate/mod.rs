@@ -2,7 +2,7 @@
 //!
 //! Reading order: `finding` (output), `select` (levels and requests of a row), `judge` (one row; `rates` and `against` for other kinds of
 //! metric). Then `locate` (place of a failure), `settle` (all rows together), `refusals` (other objections to the run). A verdict per level was
-//! rejected, because a pass at half of the promised load is no pass.
+//! rejected, because a pass at half of the planned load is no pass.
 
 mod against;
 mod finding;
@@ -61,7 +61,6 @@ fn with_budget(spec: &LineSpec, file: &BudgetFile) -> LineSpec {
     LineSpec { budget: has_any.then_some(budget), ..spec.clone() }
 }
 
-/// The inputs of a gate.
 #[derive(Copy, Clone)]
 struct GateInput<'a> {
     file: &'a BudgetFile,
@@ -76,7 +75,7 @@ pub fn gate(file: &BudgetFile, run: &MeasuredRun<'_>, baseline: Option<&Measured
     gate_at(file, run, baseline, interim::analyses(run))
 }
 
-/// Evaluates a budget file in one of so many analyses, which share the error probability.
+/// Evaluates a budget file as one of `analyses` analyses, which share the error probability.
 pub fn gate_at(
     file: &BudgetFile,
     run: &MeasuredRun<'_>,
@@ -134,7 +133,6 @@ struct JudgedRow {
     row: GateRow,
     /// Plan of the row; `None` for the batch and the slices of stages.
     plan: Option<RowPlan>,
-    /// Sentence for a failure.
     defect: String,
     /// Set if a failure is based on a growing queue and not on n_eff.
     outgrown: bool,

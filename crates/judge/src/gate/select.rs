@@ -31,7 +31,6 @@ impl SelectedLevels<'_> {
         self.levels.iter().map(|(_, finding)| finding.summary.window.length_s).sum()
     }
 
-    /// Returns the offered load, requests/s.
     pub fn offered_per_s(&self) -> f64 {
         let requests: f64 = self.levels.iter().map(|(_, f)| f.summary.counts.requests as f64).sum();
         if self.length_s() > 0.0 { requests / self.length_s() } else { 0.0 }
@@ -125,7 +124,7 @@ impl<'a> MeasuredRun<'a> {
         }
     }
 
-    /// Returns the levels for a row without a rate: those of the run, or the held ones of a sweep. A batch uses the saturating level: the one
+    /// Returns the levels for a row without a rate: all levels of a run, or the sustained levels of a sweep. A batch uses the saturating level: the one
     /// that was measured again, or the best one of the search.
     fn at_any_rate<'m>(
         &'m self,

@@ -23,7 +23,6 @@ pub struct Observation {
     pub se: f64,
 }
 
-/// The criteria of a change.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ChangeSpec {
     /// Largest p-value of a cut.
@@ -52,7 +51,6 @@ pub struct ChangePoint {
     pub at: usize,
     /// Earliest index: 95 % of bootstrap series have their change between `earliest` and `latest`.
     pub earliest: usize,
-    /// Latest index.
     pub latest: usize,
     /// Share of permutations with an equal or better cut.
     pub p: f64,

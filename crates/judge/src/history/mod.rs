@@ -18,16 +18,16 @@ use plimsoll_measure::findings::{
 /// Version of the layout of an entry.
 pub const HISTORY_SCHEMA: u32 = 1;
 
-/// One result of a history.
+/// One result of a history: a run's figures.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Entry")]
 pub struct HistoryEntry {
-    /// Version of this layout.
+    /// Version of the JSON layout of this object.
     pub schema: u32,
     /// Time of the measurement in UTC.
     pub measured: String,
-    /// Identifier of the run.
+    /// Identifier of the run behind the result.
     pub id: String,
     /// Folder of the run, as given.
     pub run: String,
@@ -35,11 +35,11 @@ pub struct HistoryEntry {
     pub version: Option<String>,
     /// Verdict of a gate: `pass`, `fail`, `inconclusive` or `invalid`; `null` without a gate.
     pub verdict: Option<String>,
-    /// Trust in the result.
+    /// Trust in the result: valid, short, suspect or invalid.
     pub trust: Trust,
     /// Load of the measurement; results under different loads are not comparable.
     pub load: String,
-    /// Figures of the result.
+    /// Figures of the result, one per metric.
     pub metrics: Vec<ResultFigure>,
     /// Warm-up that was cut, one sentence per level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -77,19 +77,17 @@ impl ResultFigure {
     }
 }
 
-/// Returns the levels whose figures count: levels of runs, and holds of sweeps.
+/// Returns the levels whose figures count: levels of runs, and sustained levels of sweeps.
 pub fn measured(findings: &Findings) -> impl Iterator<Item = &LevelFinding> {
     findings.levels.iter().filter(|level| is_measured(&level.summary.purpose))
 }
 
-/// A measured level, as far as a result needs it. A reader of many runs fills it without reading the rest of their findings.
+/// The parts of a measured level that a result needs. A reader of many runs fills it without reading the rest of their findings.
 #[derive(Copy, Clone, Debug)]
 pub struct LevelView<'a> {
     /// Kind of traffic, such as `steady`.
     pub traffic: &'a str,
-    /// Offered load.
     pub load: &'a Load,
-    /// Lengths that were asked for.
     pub lengths: &'a Lengths,
     /// `ttft`, `tpot` and `e2e`; `None` where nothing streams.
     pub latencies: [Option<&'a Percentiles>; 3],

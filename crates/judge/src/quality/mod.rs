@@ -48,23 +48,23 @@ pub struct ItemSpec {
     pub score: Option<ScoreSpec>,
 }
 
-/// A rule for right answers.
+/// A rule that recognises the right answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScoreSpec {
     /// The answer equals a text, except for white space.
     Exact {
-        /// Expected text.
+        /// Expected text of the answer, except for white space.
         answer: String,
     },
-    /// The answer matches a pattern.
+    /// The answer matches a regular expression.
     Regex {
         /// Regular expression in the syntax of the crate `regex`.
         pattern: String,
     },
     /// The answer is one letter or word of several.
     Choice {
-        /// Right choice.
+        /// Right choice among the listed ones.
         answer: String,
         /// All choices; `null` for A, B, C and D.
         #[serde(default)]
@@ -72,9 +72,9 @@ pub enum ScoreSpec {
     },
     /// The last number in the answer equals a number.
     Numeric {
-        /// Expected number.
+        /// Expected value of the last number.
         answer: f64,
-        /// Maximum absolute difference.
+        /// Maximum absolute difference from the number [default: 0].
         #[serde(default)]
         tolerance: f64,
         /// Maximum difference relative to the number.
@@ -89,7 +89,6 @@ pub type Rounds = Vec<Option<String>>;
 /// The answers of one target to all items.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TargetAnswers {
-    /// Rounds of each item.
     pub rounds: Vec<Rounds>,
     /// Whether the first answer to each item ended at the requested maximum of tokens.
     pub cut: Vec<bool>,
@@ -102,19 +101,19 @@ pub struct Quality {
     pub schema: u32,
     /// Digest of the evaluation file (64 bits), which identifies the file in different results.
     pub eval: String,
-    /// The two targets, A first.
+    /// Results of the two targets, A first.
     pub targets: Vec<QualityTarget>,
-    /// Number of rounds per target.
+    /// Number of rounds, each with one answer per item.
     pub rounds: u32,
     /// Agreement of A with B, and of each target with itself.
     pub agreement: Agreement,
     /// Scores; `null` if no item has a rule.
     pub scores: Option<Scores>,
-    /// Results of each item.
+    /// Results of each item in file order.
     pub items: Vec<ItemFinding>,
 }
 
-/// A target of the comparison.
+/// A target of the comparison, with its counts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "AskedTarget")]
 pub struct QualityTarget {
@@ -134,20 +133,20 @@ pub struct QualityTarget {
 /// A share or mean with its 95 % interval.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct QualityFigure {
-    /// Point estimate.
+    /// Point estimate of the share or mean.
     pub value: f64,
-    /// Lower end of the interval.
+    /// Lower end of the confidence interval.
     pub lower: f64,
-    /// Upper end of the interval.
+    /// Upper end of the confidence interval.
     pub upper: f64,
-    /// Number of items.
+    /// Number of items behind the figure.
     pub n: u64,
 }
 
-/// The agreement of answers.
+/// The agreement of answers between the two targets.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
-    /// Agreement of A with B.
+    /// Agreement of answers of A with answers of B.
     pub between: AnswerSimilarity,
     /// Agreement of A with itself, which is the noise floor; `null` with one round.
     pub a_itself: Option<AnswerSimilarity>,
@@ -173,16 +172,16 @@ pub struct AnswerSimilarity {
     pub tokens: QualityFigure,
 }
 
-/// Three quartiles over items.
+/// The three quartiles of a value over items.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Quartiles {
-    /// First quartile.
+    /// First quartile of the value over items.
     pub p25: f64,
-    /// Median.
+    /// Median of the value over items.
     pub p50: f64,
-    /// Third quartile.
+    /// Third quartile of the value over items.
     pub p75: f64,
-    /// Number of items.
+    /// Number of items behind the figure.
     pub n: u64,
 }
 
@@ -207,7 +206,7 @@ pub struct Scores {
     pub b_flips: Option<u64>,
     /// Maximum accepted decrease of the share from A to B.
     pub margin: f64,
-    /// Verdict on the difference.
+    /// Verdict on the difference of the two targets.
     pub verdict: ScoreVerdict,
     /// Scores without the items with a cut first answer; `null` if no answer was cut or no item is left.
     #[serde(default)]
@@ -220,7 +219,7 @@ pub struct Scores {
 pub struct CompleteAnswerScores {
     /// Share of right answers by B minus that by A.
     pub difference: QualityFigure,
-    /// Verdict on the difference.
+    /// Verdict on the difference of the two targets.
     pub verdict: ScoreVerdict,
 }
 
@@ -232,14 +231,14 @@ pub enum ScoreVerdict {
     Worse,
     /// B is not worse by more than the margin.
     NotWorse,
-    /// The interval contains both outcomes.
+    /// The interval contains both outcomes, so neither is proven.
     Inconclusive,
 }
 
-/// The result of one item.
+/// The result of one item of the evaluation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ItemFinding {
-    /// Line in the evaluation file.
+    /// Line of the item in the evaluation file.
     pub line: u64,
     /// Name of the item; `null` if it has none.
     pub id: Option<String>,

@@ -13,25 +13,25 @@ use plimsoll_measure::columns::{ABSENT, Columns, INFINITE};
 /// The state of a sequential comparison after the pairs so far.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct InterleaveState {
-    /// Number of pairs of blocks.
+    /// Number of pairs of blocks so far.
     pub pairs: u64,
     /// Minimum number of pairs that can prove harm in one percentile.
     pub fewest_pairs: u64,
     /// Probability of a false alarm over all checks.
     pub alpha: f64,
-    /// Current verdict.
+    /// Current verdict; it can change with more pairs.
     pub verdict: SequentialVerdict,
-    /// Results of each metric.
+    /// Results so far of each metric.
     pub metrics: Vec<MetricInterim>,
 }
 
-/// The results of one metric.
+/// The results of one metric so far.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "LookedAt")]
 pub struct MetricInterim {
     /// Name of the metric: `ttft` or `e2e`.
     pub metric: String,
-    /// Results of its percentiles.
+    /// Results of the percentiles of this metric.
     pub percentiles: Vec<PairFinding>,
 }
 
@@ -44,7 +44,6 @@ pub struct InterleaveWatch {
 }
 
 impl InterleaveWatch {
-    /// Returns a comparison without data.
     pub fn new(spec: SequentialSpec, guards: Vec<PercentileGuard>) -> InterleaveWatch {
         InterleaveWatch { spec, guards, watches: Vec::new() }
     }

@@ -49,9 +49,9 @@ pub enum SequentialVerdict {
     },
     /// Proven not to be worse than allowed, after the minimum time.
     Promote,
-    /// Inconclusive so far.
+    /// The evidence is inconclusive so far.
     GoOn {
-        /// Condition that is missing.
+        /// Condition that is missing for a verdict.
         why: String,
     },
 }

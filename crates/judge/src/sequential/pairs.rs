@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{SequentialSpec, SequentialVerdict};
 
-/// A percentile with its margin.
+/// A percentile with its maximum accepted increase.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PercentileGuard {
     /// Percentile as a fraction, between 0 and 1.
@@ -33,16 +33,16 @@ pub fn guards() -> Vec<PercentileGuard> {
         .to_vec()
 }
 
-/// The result of one percentile.
+/// The result of one percentile so far.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PairFinding {
-    /// Percentile and margin.
+    /// Percentile with its maximum accepted increase.
     pub guard: PercentileGuard,
     /// Evidence for worse than allowed: under the null hypothesis the probability is at most 1 / evidence.
     pub evidence_worse: f64,
     /// Evidence for not worse than allowed.
     pub evidence_not_worse: f64,
-    /// Evidence that proves harm.
+    /// Amount of evidence that proves harm.
     pub needed: f64,
     /// Set if proven to be worse than allowed.
     pub worse: bool,
@@ -68,7 +68,6 @@ pub struct PairWatch {
 }
 
 impl PairWatch {
-    /// Returns a test without data.
     pub fn new(spec: SequentialSpec, guards: &[PercentileGuard]) -> PairWatch {
         let of = |guard: &PercentileGuard| PercentileEvidence {
             guard: *guard,

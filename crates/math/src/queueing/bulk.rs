@@ -28,7 +28,6 @@ pub struct Bulk {
 pub struct BatchServerState {
     /// Mean of wait + service.
     pub mean: f64,
-    /// Mean batch size.
     pub batch: f64,
     /// Share of the time that the server is busy.
     pub busy: f64,

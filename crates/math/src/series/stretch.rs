@@ -17,7 +17,7 @@ const NOTHING_VARIES: f64 = 1e-12;
 pub struct Stretch {
     /// Index of the first block.
     pub from: usize,
-    /// Index after the last block.
+    /// Index after the last block, so the range excludes it.
     pub to: usize,
     /// Mean of the interval less the mean of the others.
     pub above: f64,

@@ -9,7 +9,6 @@
 
 use crate::special::{normal_cdf, normal_inv};
 
-/// The result of [`mann_kendall_hamed_rao`].
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Trend {
     /// Kendall's S: rising pairs less falling pairs.

@@ -11,9 +11,9 @@
 //! their means are also compared with their spread (Student's t over turns). The result is the larger p of the two, and an
 //! interval that covers both.
 //!
-//! Units may be intervals of one **course**, that is one run on each side, with correlated neighbours. A target whose speed
+//! Units may be intervals of one **time series**, that is one run on each side, with correlated neighbours. A target whose speed
 //! varies more slowly than an interval has equally few independent units. The mean is then also compared with the slow part
-//! of the course. These are its first four cosines, which have four degrees of freedom (Müller 2004; Lazarus, Lewis, Stock
+//! of the time series. These are its first four cosines, which have four degrees of freedom (Müller 2004; Lazarus, Lewis, Stock
 //! and Watson 2018). Without it, a fifth of the comparisons of equal servers whose speed varies over 20 s, 83 s each,
 //! reported a change. Requiring *significant* correlation of neighbours was rejected, because twenty intervals show it too
 //! late.
@@ -27,7 +27,7 @@ use crate::special::{student_t_cdf, student_t_inv};
 const ALL_UP_TO: usize = 12;
 /// Subsets drawn for more units, including the empty one.
 const DRAWN: usize = 4096;
-/// Number of cosines for the slow part of a course.
+/// Number of cosines for the slow part of a time series.
 const COSINES: usize = 4;
 /// Maximum number of units in a pattern.
 const MOST_UNITS: usize = 64;
@@ -122,7 +122,7 @@ impl Flips {
         self.sums(differences).map(of).collect()
     }
 
-    /// Returns the two-sided probability of the mean by slow variation, from turn to turn or along the course; `None`
+    /// Returns the two-sided probability of the mean by slow variation, from turn to turn or along the time series; `None`
     /// without known slow variation.
     pub fn by_slow_alone(&self, differences: &[f64]) -> Option<f64> {
         self.slow(differences)?;
@@ -185,8 +185,8 @@ fn by_turns(differences: &[f64], per_turn: usize) -> Option<(f64, f64, f64)> {
     Some((mean, (variance / n).sqrt(), n - 1.0))
 }
 
-/// Returns the mean of one course with correlated neighbours, its standard error and degrees of freedom. `None` if
-/// neighbours are not correlated, or the course is too short for its cosines.
+/// Returns the mean of one time series with correlated neighbours, its standard error and degrees of freedom. `None` if
+/// neighbours are not correlated, or the time series is too short for its cosines.
 fn by_course(differences: &[f64]) -> Option<(f64, f64, f64)> {
     let n = differences.len() as f64;
     if differences.len() <= COSINES || neighbours(differences) <= 0.0 {

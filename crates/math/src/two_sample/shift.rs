@@ -12,7 +12,7 @@ use crate::rng::Stream;
 /// One point of a shift function.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ShiftBand {
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub p: f64,
     /// Second arm over first.
     pub ratio: f64,

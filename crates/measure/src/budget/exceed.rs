@@ -19,7 +19,6 @@ pub const LEAST_N_EFF: f64 = 20.0;
 /// Observations counted against one limit.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Count {
-    /// Number of observations.
     pub n: u64,
     /// Number that certainly exceeds the limit.
     pub over_least: u64,
@@ -34,9 +33,7 @@ pub struct Count {
 /// The slowest value and its limit.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Slowest {
-    /// Slowest value, s.
     pub value_s: f64,
-    /// Limit, s.
     pub limit_s: f64,
 }
 
@@ -81,7 +78,6 @@ impl Pool {
     }
 }
 
-/// The evaluation of a count.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Decision {
     /// Share over the limit with its one-sided bounds; of a bracket the middle with the outer bounds.
@@ -242,7 +238,7 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
     counted(&column, limit_s, p, batches_for(length_s, longest_s))
 }
 
-/// Counts values of which none is absent. `batches` is the number of batches of their level; `None` if the level is too short.
+/// Counts values that are all present. `batches` is the number of batches of their level; `None` if the level is too short.
 pub fn of_batches(values: &[i64], limit_s: f64, p: f64, batches: Option<usize>) -> Count {
     counted(&Column::new(values), limit_s, p, batches)
 }

@@ -1,6 +1,6 @@
 //! The metrics of a budget: names in files, units, the side of the limit, and the kind of evaluation.
 //!
-//! The list is closed. An unknown name is an error in the file, because a row that nobody measures can never break. Readings of GPU
+//! The list is closed. An unknown name is an error in the file, because a row without measurements can never break. Readings of GPU
 //! utilisation are rejected by name, because they lag and do not measure load.
 
 use schemars::JsonSchema;
@@ -19,9 +19,9 @@ plimsoll_model::named! {
         Ttft => "ttft",
         /// Time to first token, from the send time.
         TtftAfterSend => "ttft_after_send",
-        /// Time to first byte.
+        /// Time to first byte of the response.
         Ttfb => "ttfb",
-        /// Time to first visible token.
+        /// Time to the first visible token, without reasoning.
         Ttfot => "ttfot",
         /// Latency of the whole response, from the due time.
         E2e => "e2e",
@@ -33,33 +33,33 @@ plimsoll_model::named! {
         Ntpot => "ntpot",
         /// Gaps between events that contain tokens.
         EventGap => "event_gap",
-        /// Gaps between tokens.
+        /// Gaps between the tokens of a response.
         Itl => "itl",
         /// Duration of a session, from its first due time.
         SessionE2e => "session_e2e",
-        /// p99 / p50 of `ttft`.
+        /// Tail ratio of `ttft`: p99 / p50.
         TtftTailRatio => "ttft_tail_ratio",
-        /// p99 / p50 of `tpot`.
+        /// Tail ratio of `tpot`: p99 / p50.
         TpotTailRatio => "tpot_tail_ratio",
-        /// p99 / p50 of `e2e`.
+        /// Tail ratio of `e2e`: p99 / p50.
         E2eTailRatio => "e2e_tail_ratio",
-        /// Share of requests that failed.
+        /// Share of requests that failed, for any reason.
         ErrorRate => "error_rate",
         /// Share of requests that were retried.
         RetryRate => "retry_rate",
         /// Share of requests that failed or were retried.
         ErrorAndRetryRate => "error_and_retry_rate",
-        /// Completed requests per second.
+        /// Number of completed requests per second.
         Throughput => "throughput",
         /// Requests per second that met every latency ceiling of the file.
         Goodput => "goodput",
-        /// Generated tokens per second.
+        /// Number of generated tokens per second.
         OutputTokensPerS => "output_tokens_per_s",
         /// Load at which queueing begins: the onset of a sweep.
         ThroughputBeforeOnset => "throughput_before_onset",
-        /// Offered load / measured stability limit.
+        /// Offered load as a share of the measured stability limit.
         Utilisation => "utilisation",
-        /// Cost of a request.
+        /// Cost of a request at the stated price.
         CostPerRequest => "cost_per_request",
         /// Cost of a request that met every latency ceiling of the file.
         CostPerGoodRequest => "cost_per_good_request",
@@ -81,7 +81,6 @@ pub enum MetricKind {
     Rate,
     /// Figure that needs the lines of a sweep.
     Line,
-    /// Sum of money.
     Cost,
 }
 

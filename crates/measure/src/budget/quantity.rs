@@ -10,7 +10,6 @@ use plimsoll_workload::units::{Rate, parse_span};
 
 use crate::say::number;
 
-/// The unit of an amount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AmountUnit {
     /// In seconds.

@@ -27,11 +27,11 @@ plimsoll_model::named! {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ceiling {
-    /// Latency metric.
+    /// Latency metric, such as `ttft`, `tpot` or `e2e`.
     pub metric: Metric,
     /// Percentile as a fraction, 0 to 1.
     pub percentile: f64,
-    /// Upper limit in seconds.
+    /// Upper limit of the percentile in seconds.
     pub limit_s: f64,
 }
 
@@ -122,7 +122,7 @@ plimsoll_model::named! {
 /// The verdict of a budget on one level.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetFinding {
-    /// Name of the budget.
+    /// Name of the budget in its file.
     pub name: String,
     /// The worst verdict of the rows.
     pub verdict: Held,
@@ -145,7 +145,7 @@ pub struct BudgetRow {
     pub share_over: Estimate,
     /// Share of the requests that may exceed the ceiling, 0 to 1.
     pub allowed: f64,
-    /// Verdict of this row.
+    /// Verdict of this row: pass, inconclusive or fail.
     pub verdict: Held,
     /// Rule that the verdict is based on; absent if no rule decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -22,7 +22,7 @@ pub enum ColdVerdict {
 /// One idle period and the requests after it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ColdTrial {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
     /// Idle time before the first request, in seconds.
     pub idle_s: f64,
@@ -65,7 +65,7 @@ pub struct ColdStartFinding {
     pub penalty: Option<BoundedValue>,
     /// Probability of a first request this slow if it were like any other (p-value); `null` if not tested.
     pub p: Option<f64>,
-    /// The idle periods.
+    /// Results of the idle periods, in order of time.
     pub trials: Vec<ColdTrial>,
     /// Set if a run found the idle period without a cold-start test. Its requests then count in the figures of their levels.
     #[serde(default)]

@@ -20,20 +20,20 @@ pub struct CostFinding {
 /// The cost at one level's throughput.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelCost {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
-    /// Costs at this level.
+    /// Costs at the load of this level.
     pub costs: UnitCosts,
 }
 
 /// The cost at a budget limit.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LineCost {
-    /// Kind of traffic.
+    /// Kind of traffic, such as `steady` or `burst`.
     pub traffic: String,
     /// Load in requests per second; `null` if the limit was not found.
     pub rate: Option<Estimate>,
-    /// Costs at this load.
+    /// Costs at the load of this limit.
     pub costs: UnitCosts,
 }
 
@@ -50,8 +50,8 @@ pub struct UnitCosts {
     /// Cost per session that ended successfully; `null` if there are no sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_session: Option<Reading>,
-    /// Cost per million prompt tokens.
+    /// Cost per million prompt tokens, in the bill's currency.
     pub per_million_input: Reading,
-    /// Cost per million generated tokens.
+    /// Cost per million generated tokens, in the bill's currency.
     pub per_million_output: Reading,
 }

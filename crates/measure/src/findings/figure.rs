@@ -1,6 +1,6 @@
 //! A figure: a value with its interval and counts, or the reason for a missing value.
 //!
-//! A bare `Option<f64>` was rejected: it has no reason for a missing value, and "not measured" must not look like "none".
+//! A bare `Option<f64>` was rejected: it has no reason for a missing value, and "not measured" must differ from "none".
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub struct Estimate {
     #[serde(with = "unbounded")]
     #[schemars(with = "unbounded::Number")]
     pub upper: f64,
-    /// Number of observations.
+    /// Number of observations behind the estimate.
     pub n: u64,
     /// Effective sample size after the correction for correlation: n / D.
     pub n_eff: f64,
@@ -38,7 +38,7 @@ pub enum Reading {
     Refused {
         /// Reason for the refusal, as a phrase: `needs 1000 effective samples, has 240`.
         why: String,
-        /// Number of observations.
+        /// Number of observations that were available.
         n: u64,
         /// Observed value, for display only; absent if there is none. Its ends are infinite if the observations set no bound.
         /// Its `n_eff` is 0 if the effective sample size is unknown.
@@ -96,7 +96,7 @@ impl Reading {
 pub struct Percentiles {
     /// Name of the metric: `ttft`, `e2e_after_send`, …
     pub metric: String,
-    /// Number of observations, including failures.
+    /// Number of observations, including failed requests.
     pub n: u64,
     /// Number of failed or unfinished requests in `n`; they rank as infinite.
     pub infinite: u64,
@@ -104,15 +104,15 @@ pub struct Percentiles {
     pub absent: u64,
     /// Mean of the finite observations in seconds; `null` without any.
     pub mean_finite_s: Option<f64>,
-    /// Median.
+    /// Median, or the reason for its refusal.
     pub p50: Reading,
-    /// 90th percentile.
+    /// 90th percentile, or the reason for its refusal.
     pub p90: Reading,
-    /// 95th percentile.
+    /// 95th percentile, or the reason for its refusal.
     pub p95: Reading,
-    /// 99th percentile.
+    /// 99th percentile, or the reason for its refusal.
     pub p99: Reading,
-    /// 99.9th percentile.
+    /// 99.9th percentile, or the reason for its refusal.
     pub p999: Reading,
     /// Largest observation in seconds: `"inf"` if a request failed, `null` without observations.
     #[serde(with = "unbounded::option")]
@@ -138,7 +138,7 @@ impl Percentiles {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Bounded")]
 pub struct BoundedValue {
-    /// Value in seconds.
+    /// Value in seconds, inside its bounds.
     pub value: f64,
     /// Lower bound in seconds.
     pub lower: f64,

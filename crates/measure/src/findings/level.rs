@@ -18,7 +18,7 @@ use crate::say::{count, ms, number};
 pub struct LevelSummary {
     /// Number of the level in the run.
     pub level: u32,
-    /// Kind of traffic.
+    /// Kind of traffic, such as `steady` or `burst`.
     pub traffic: String,
     /// Purpose of the level in the run.
     pub purpose: String,
@@ -26,14 +26,14 @@ pub struct LevelSummary {
     pub load: Load,
     /// Part of the level that counts.
     pub window: Window,
-    /// Numbers of requests by outcome.
+    /// Numbers of requests by their outcomes.
     pub counts: Counts,
     /// Completeness and consistency of the stored rows.
     #[serde(default)]
     pub records: Records,
-    /// Throughput over the window.
+    /// Throughput over the window, per second.
     pub rates: Rates,
-    /// Latency percentiles.
+    /// Percentiles of the latencies, by metric.
     pub latency: Latencies,
     /// Outcomes of the sessions; absent if there are no sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub struct LevelSummary {
     /// Results of each endpoint; empty if there is one endpoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetSummary>,
-    /// Requests in flight.
+    /// Requests in flight during the window.
     pub concurrency: Concurrency,
     /// Verdict on the growth of requests in flight.
     pub stability: Stability,
@@ -50,9 +50,9 @@ pub struct LevelSummary {
     /// Interval with significantly higher latency or more failures; `null` if there is none.
     #[serde(default)]
     pub slow_stretch: Option<SlowStretch>,
-    /// Tail ratios (SPEC M13).
+    /// Tail ratios (p99 / p50) of the latencies (SPEC M13).
     pub tail: Tail,
-    /// Requested and reported lengths.
+    /// Requested and reported lengths in tokens.
     pub lengths: Lengths,
     /// Health of the load generator, as recorded with the level.
     pub generator: GeneratorHealth,
@@ -85,7 +85,7 @@ pub struct Window {
     pub length_s: f64,
     /// Warm-up removed from the front, in seconds.
     pub warm_up_s: f64,
-    /// Requests removed as warm-up.
+    /// Requests that were removed as warm-up.
     pub warm_up_requests: u64,
     /// Method that set the warm-up, as a sentence.
     pub rule: String,
@@ -116,7 +116,7 @@ impl Window {
 /// A latency of the requests that were removed as warm-up.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CutLatency {
-    /// Name of the metric.
+    /// Name of the metric, such as `ttft`.
     pub metric: String,
     /// Median over the responses, in seconds.
     pub p50_s: f64,
@@ -162,11 +162,11 @@ pub struct SlowStretch {
 /// Numbers of requests in a window by outcome. The outcome of a request is that of its last attempt.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
-    /// Requests due in the window.
+    /// Number of requests due in the window.
     pub requests: u64,
-    /// Attempts of these requests.
+    /// Number of attempts of these requests.
     pub attempts: u64,
-    /// Attempts per request.
+    /// Attempts per request: 1 without retries.
     pub amplification: f64,
     /// Requests by outcome; outcomes without a request are left out.
     pub by_outcome: BTreeMap<How, u64>,
@@ -174,13 +174,13 @@ pub struct Counts {
     pub attempts_by_outcome: BTreeMap<How, u64>,
     /// Finished requests whose response is complete but wrong, by fault.
     pub broken: BTreeMap<Broken, u64>,
-    /// Number of finished requests.
+    /// Number of requests with a complete response.
     pub finished: u64,
     /// Requests that did not finish, including cancelled requests.
     pub failed: u64,
     /// Share of requests that failed or are broken, without planned cancellations; `null` if there are no requests.
     pub error_rate: Option<Estimate>,
-    /// Cancellations that the scenario planned.
+    /// Number of cancellations that the scenario planned.
     pub cancelled: u64,
     /// Most frequent errors, as reported by the server or the client.
     #[serde(default)]
@@ -192,13 +192,13 @@ pub struct Counts {
 pub struct TargetSummary {
     /// Number of the endpoint: 0 is the scenario's `target.url`, then its `further_urls`.
     pub target: u16,
-    /// Requests due at this endpoint.
+    /// Number of requests due at this endpoint.
     pub requests: u64,
-    /// Requests with a complete response.
+    /// Number of requests with a complete response.
     pub finished: u64,
-    /// Requests without a complete response.
+    /// Number of requests without a complete response.
     pub failed: u64,
-    /// Requests by outcome.
+    /// Numbers of requests by their outcomes.
     pub by_outcome: BTreeMap<How, u64>,
     /// Requests finished per second inside the window.
     pub achieved_per_s: Reading,
@@ -215,9 +215,9 @@ pub struct TargetSummary {
 pub struct SessionCounts {
     /// Sessions that begin in the window.
     pub begun: u64,
-    /// Planned turns of these sessions.
+    /// Number of planned turns of these sessions.
     pub turns: u64,
-    /// Sessions with a failed turn.
+    /// Number of sessions with a failed turn.
     pub failed: u64,
     /// Sessions that ended with a planned cancellation.
     pub cancelled: u64,
@@ -237,7 +237,7 @@ pub struct SessionTokens {
     pub sessions: u64,
     /// Prompt tokens per session, over all turns.
     pub prompt: f64,
-    /// Generated tokens per session.
+    /// Number of generated tokens per session, on average.
     pub output: f64,
     /// Prompt tokens per session that an earlier turn already sent; `null` if unknown for a turn.
     pub resent: Option<f64>,
@@ -252,13 +252,13 @@ pub struct SessionTokens {
 pub struct Records {
     /// Arrivals that the level recorded; `null` if it recorded no number.
     pub arrivals: Option<u64>,
-    /// Requests with a row.
+    /// Number of requests with a row.
     pub requests: u64,
-    /// Attempts with a row.
+    /// Number of attempts with a row.
     pub attempts: u64,
     /// Attempts without a row although a later attempt of the request has one.
     pub attempts_missing: u64,
-    /// Repeated rows of an attempt.
+    /// Number of repeated rows of an attempt.
     pub doubled: u64,
     /// Attempts with timestamps that go backwards by more than clocks differ, and complete responses without a send or end time.
     pub disordered: u64,
@@ -295,13 +295,13 @@ pub struct Records {
 /// Attempts that failed with one error.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorCount {
-    /// Outcome of the attempts.
+    /// Outcome that these attempts have in common.
     pub how: How,
     /// HTTP status; `null` if there was none.
     pub status: Option<u16>,
     /// Error text of the server or the client: shortened, without secrets, empty if there is none.
     pub text: String,
-    /// Number of attempts.
+    /// Number of attempts with this outcome.
     pub attempts: u64,
 }
 
@@ -419,7 +419,7 @@ pub struct Itl {
     pub rule: TokensRule,
     /// Share of the gaps with an exact time at both ends (not coalesced, not within one event).
     pub exact_share: f64,
-    /// Percentiles of the gaps.
+    /// Percentiles of the gaps in seconds.
     pub percentiles: Percentiles,
 }
 
@@ -442,7 +442,7 @@ pub struct LittlesLawCheck {
     pub sampled_mean: f64,
     /// λ·W: mean of requests in flight from the records over the interval.
     pub from_records: f64,
-    /// (sampled − records) / records.
+    /// Relative disagreement of the two: (sampled − records) / records.
     pub disagreement: f64,
     /// Half-width of the 95 % sampling interval of the disagreement, as a share of `from_records`.
     pub tolerance: f64,
@@ -459,7 +459,7 @@ pub struct LittlesLawCheck {
 pub enum LoadKeptUp {
     /// Requests in flight grow by less than 2 % of the offered rate, with confidence.
     Stable,
-    /// The data allow both verdicts.
+    /// The data allow both verdicts, stable and unstable.
     Undecided,
     /// Requests in flight grow by more than 2 % of the offered rate, with confidence.
     Unstable,
@@ -468,7 +468,7 @@ pub enum LoadKeptUp {
 /// The growth of requests in flight and its verdict.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Stability {
-    /// Verdict on the growth.
+    /// Verdict on the growth of requests in flight.
     pub verdict: LoadKeptUp,
     /// Slope of requests in flight / offered rate: the share of arrivals that joins the backlog; `null` if the window is too short.
     pub growth_share: Option<Estimate>,
@@ -528,9 +528,9 @@ pub struct Lengths {
     /// Unit of lengths. With items, `prompt` is the rows of a request's batch and `output` is empty.
     #[serde(default)]
     pub unit: SizeUnit,
-    /// Requested and reported prompt tokens.
+    /// Requested and reported numbers of prompt tokens.
     pub prompt: LengthFigures,
-    /// Requested and reported output tokens.
+    /// Requested and reported numbers of output tokens.
     pub output: LengthFigures,
     /// Share of the reported prompt tokens that the server read from a cache; `null` if the server does not report it.
     pub cached_share: Option<f64>,
@@ -541,7 +541,7 @@ pub struct Lengths {
 pub struct LengthFigures {
     /// Mean requested length, over the requests of the window.
     pub asked_mean: f64,
-    /// Median requested length.
+    /// Median of the requested lengths in tokens.
     pub asked_p50: f64,
     /// 99th percentile of the requested length.
     pub asked_p99: f64,
@@ -564,12 +564,12 @@ pub struct Timeline {
     pub buckets: Vec<TimelineBucket>,
 }
 
-/// One bucket of a timeline.
+/// One bucket of a timeline of the level.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct TimelineBucket {
     /// Start in seconds from the start of the level.
     pub at_s: f64,
-    /// Requests due in the bucket.
+    /// Number of requests due in the bucket.
     pub arrivals: u64,
     /// Requests that finished in the bucket.
     pub completions: u64,
@@ -590,14 +590,14 @@ pub struct TimelineBucket {
 /// A histogram with edges at equal ratios: bin i covers `first_s · ratio^i` to `first_s · ratio^(i+1)`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Histogram {
-    /// Name of the metric.
+    /// Name of the metric, such as `ttft`.
     pub metric: String,
     /// Lower edge of the first bin in seconds.
     pub first_s: f64,
-    /// Ratio of neighbouring edges.
+    /// Ratio of neighbouring edges of the histogram.
     pub ratio: f64,
     /// Counts per bin; values below the first edge are in the first bin.
     pub counts: Vec<u64>,
-    /// Number of infinite observations.
+    /// Number of infinite observations, from failed requests.
     pub infinite: u64,
 }

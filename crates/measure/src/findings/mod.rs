@@ -5,7 +5,7 @@
 //! [`plimsoll_model::At`]. Each figure is a [`Reading`], with either its interval and counts or the reason why it is refused.
 //!
 //! A quantile that falls among failed requests is `+∞`, which is a valid figure. JSON has no infinity, so the field contains
-//! the text `"inf"` ([`unbounded`]). The alternative `null` was rejected because "infinite" and "not measured" would look alike.
+//! the text `"inf"` ([`unbounded`]). The alternative `null` was rejected because "infinite" and "not measured" would be indistinguishable.
 
 mod budget;
 pub mod cold_start;
@@ -43,7 +43,7 @@ pub const FINDINGS_SCHEMA: u32 = 1;
 /// One level with its verdict.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelFinding {
-    /// Measured result of the level.
+    /// Measured result of the level: counts, rates, latencies.
     pub summary: LevelSummary,
     /// Trust in the result, with its checks.
     pub validity: Validity,
@@ -52,7 +52,7 @@ pub struct LevelFinding {
 /// The complete results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Findings {
-    /// Version of this layout.
+    /// Version of the JSON layout of this object.
     pub schema: u32,
     /// Trust in the run, with its checks.
     pub validity: Validity,
@@ -60,7 +60,7 @@ pub struct Findings {
     pub lines: Vec<CapacityLines>,
     /// Latency curves, one entry per kind of traffic; empty if the run is not a sweep.
     pub curves: Vec<Curve>,
-    /// Levels in order of execution.
+    /// List of the levels in order of execution.
     pub levels: Vec<LevelFinding>,
     /// Cost of requests and tokens; absent if no price was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -36,7 +36,7 @@ pub struct PriceSpec {
 pub struct Price {
     /// Amount and unit of the price.
     pub per: Per,
-    /// Currency, as written.
+    /// Currency as the user wrote it, such as `USD`.
     pub currency: String,
 }
 
@@ -48,9 +48,9 @@ pub enum Per {
     GpuHour(f64),
     ReplicaHour(f64),
     Mtok {
-        /// Price per million prompt tokens.
+        /// Price per million prompt tokens, in the stated currency.
         input: f64,
-        /// Price per million generated tokens.
+        /// Price per million generated tokens, in the stated currency.
         output: f64,
     },
 }
@@ -62,11 +62,11 @@ pub enum Per {
 pub enum EndpointPrice {
     /// Price per hour of the whole endpoint.
     PerHour(f64),
-    /// Price per million tokens.
+    /// Price per million tokens, prompt and generated.
     PerMtok {
-        /// Price per million prompt tokens.
+        /// Price per million prompt tokens, in the stated currency.
         input: f64,
-        /// Price per million generated tokens.
+        /// Price per million generated tokens, in the stated currency.
         output: f64,
     },
 }
@@ -74,15 +74,14 @@ pub enum EndpointPrice {
 /// The price of one endpoint, with its source.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bill {
-    /// Price of the whole endpoint.
+    /// Price of the whole endpoint, per hour or per token.
     pub rate: EndpointPrice,
-    /// Currency of all amounts.
+    /// Currency of all amounts, such as `USD`.
     pub currency: String,
     /// Price as given by the user.
     pub given: PriceSpec,
 }
 
-/// The errors of a price.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PriceError {
     /// The text is not a price.
@@ -91,13 +90,12 @@ pub enum PriceError {
          0.5,1.5USD/Mtok (input,output)"
     )]
     Form {
-        /// Text that was given.
+        /// Text of the price, as the user gave it.
         text: String,
     },
-    /// The amount has no currency.
     #[error("{text}: the currency is missing, such as 2.49USD/gpu-hour")]
     NoCurrency {
-        /// Text that was given.
+        /// Text of the price, as the user gave it.
         text: String,
     },
     /// The price is per GPU or replica, and their number is missing.
@@ -114,7 +112,7 @@ pub enum PriceError {
     },
     #[error("date {text}: write it as 2026-11-20")]
     Date {
-        /// Text that was given.
+        /// Text of the date, as the user gave it.
         text: String,
     },
 }

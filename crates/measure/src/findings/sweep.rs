@@ -13,7 +13,7 @@ use super::trust::Trust;
 /// The latency curve of one kind of traffic.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Curve {
-    /// Kind of traffic.
+    /// Kind of traffic, such as `steady` or `burst`.
     pub traffic: String,
     /// Open-loop levels in ascending order of offered load.
     pub points: Vec<CurvePoint>,
@@ -36,7 +36,7 @@ pub struct Curve {
 /// One open-loop level on the curve.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CurvePoint {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
     /// Purpose of the level in the run.
     pub purpose: String,
@@ -62,18 +62,18 @@ pub struct CurvePoint {
     pub stability: LoadKeptUp,
     /// Verdict of the budget on this level; `null` without a budget.
     pub budget: Option<Held>,
-    /// Trust in the level.
+    /// Trust in the level: valid, short, suspect or invalid.
     pub trust: Trust,
 }
 
 /// One closed-loop level on the curve.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LadderRung {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
-    /// Requests kept in flight.
+    /// Number of requests kept in flight.
     pub concurrency: u32,
-    /// Requests finished per second.
+    /// Finished requests per second of the level.
     pub achieved_per_s: f64,
     /// Deviation of the concurrency from λ·W, as a share; a correct closed loop has almost none. `null` if not measured.
     pub little_disagreement: Option<f64>,
@@ -82,9 +82,9 @@ pub struct LadderRung {
 /// One point of the fitted curve.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FitPoint {
-    /// Load in requests per second.
+    /// Load of this point in requests per second.
     pub rate_per_s: f64,
-    /// Fitted percentile in seconds.
+    /// Fitted percentile of the latency in seconds.
     pub fitted_s: f64,
     /// Lower end of the 95 % bootstrap band, in seconds.
     pub lower_s: f64,
@@ -95,7 +95,7 @@ pub struct FitPoint {
 /// The three capacity limits of one kind of traffic (SPEC L10).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CapacityLines {
-    /// Kind of traffic.
+    /// Kind of traffic, such as `steady` or `burst`.
     pub traffic: String,
     /// Load at which the tail of `ttft` reaches the knee factor times its zero-contention value.
     pub onset: CapacityLine,
@@ -113,7 +113,7 @@ pub struct CapacityLines {
     pub mix: Lengths,
     /// Think time that the number of users assumes, in seconds.
     pub think_time_s: f64,
-    /// Result of the hold at a limit; `null` if no hold was requested.
+    /// Result of a longer level at a limit; `null` if none was requested.
     pub hold: Option<SustainedLine>,
 }
 
@@ -121,11 +121,11 @@ pub struct CapacityLines {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum CapacityLine {
-    /// The limit was found.
+    /// The limit was found, at this load.
     Found {
         /// Requests per second with an interval; for the stability limit the bracket.
         rate: Estimate,
-        /// This load in other units.
+        /// This load in other units, such as tokens per second.
         load: LoadWords,
         /// Method, as a sentence; it contains the percentile if that is not p99.
         how: String,
@@ -134,7 +134,7 @@ pub enum CapacityLine {
     Above {
         /// Highest load that is proven to be below the limit, in requests per second.
         rate_per_s: f64,
-        /// This load in other units.
+        /// This load in other units, such as tokens per second.
         load: LoadWords,
         /// Reason why the sweep stopped there.
         why: String,
@@ -146,9 +146,9 @@ pub enum CapacityLine {
         /// Reason why the sweep did not go lower.
         why: String,
     },
-    /// The data are inconclusive.
+    /// The data are inconclusive about the limit.
     CannotTell {
-        /// Reason, with the next step.
+        /// Reason without a limit, with the next step.
         why: String,
     },
 }
@@ -163,7 +163,7 @@ impl CapacityLine {
     }
 }
 
-/// One load in several units.
+/// One load, expressed in several units.
 #[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadWords {
     /// Prompt tokens per second; `null` if unknown.
@@ -183,13 +183,13 @@ pub struct LoadWords {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Hold")]
 pub struct SustainedLine {
-    /// Limit: `onset`, `budget` or `stability`.
+    /// Kind of the limit: `onset`, `budget` or `stability`.
     pub line: String,
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
-    /// Load in requests per second.
+    /// Load of this point in requests per second.
     pub rate_per_s: f64,
-    /// Duration in seconds.
+    /// Time at the limit in seconds.
     pub held_s: f64,
     /// Verdict on the load over that time.
     pub verdict: Held,

@@ -1,17 +1,17 @@
 //! Trust in a measurement, with the reasons for and against it.
 //!
-//! Passed checks are stored too: otherwise a passed check and a check that never ran would look alike.
+//! Passed checks are stored too: otherwise a passed check and a check that never ran would be indistinguishable.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The trust in a measurement.
+/// The trust in a measurement, from valid to invalid.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Trust {
-    /// All checks passed.
+    /// All checks of the measurement passed.
     #[default]
     Valid,
     /// All checks passed except the length: some percentiles have too few requests for a verdict.
@@ -38,15 +38,15 @@ pub struct Validity {
 pub struct Reason {
     /// Name of the check: a stable word such as `schedule_lag`.
     pub check: String,
-    /// Severity of the problem.
+    /// Severity of the problem: short, suspect or invalid.
     pub verdict: Trust,
     /// Level with the problem; `null` for the whole run.
     pub level: Option<u32>,
     /// Measured value, with its unit and limit.
     pub figure: String,
-    /// Consequence for the results.
+    /// Consequence of the problem for the results.
     pub means: String,
-    /// Recommended action.
+    /// Recommended action that removes the problem.
     pub advice: String,
 }
 
@@ -54,7 +54,7 @@ pub struct Reason {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Passed")]
 pub struct PassedCheck {
-    /// Name of the check.
+    /// Name of the check that passed.
     pub check: String,
     /// Measured value, with its unit and limit.
     pub figure: String,

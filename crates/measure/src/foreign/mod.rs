@@ -4,7 +4,7 @@
 //! proves or cannot exclude. The order matters. A file is understood if its aggregates follow from the tool's definitions. Only
 //! then does a figure of ours describe the target and not the reader.
 //!
-//! Our metrics are those of [`summary`](crate::summary), over attempts made of the rows. A file without timestamps has no
+//! Our metrics come from [`summary`](crate::summary), over attempts made of the rows. A file without timestamps has no
 //! order, so its figures have no interval and support no verdict.
 
 mod draws;
@@ -48,7 +48,6 @@ pub struct ImportedPart {
     /// Requested load; `None` if the file has none.
     pub load: Option<Load>,
     pub requests: u64,
-    /// Requests with a complete response.
     pub finished: u64,
     pub due: ForeignDue,
     /// Comparison of the tool's aggregates with recomputed ones.

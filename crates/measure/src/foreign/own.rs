@@ -1,7 +1,7 @@
 //! Conversion of a run to the rows of a result file for readers of other tools' formats: the inverse of [`super::records`].
 //!
-//! A retried request is one row, because no such format has attempts. Its due time is the request's; its other timestamps are
-//! those of the last attempt, so that latency from due is the request's. Events with tokens are kept, and no text.
+//! A retried request is one row, because no such format has attempts. Its due time is the request's; its other timestamps come
+//! from the last attempt, so that latency from due is the request's. Events with tokens are kept, and no text.
 
 use std::ops::Range;
 

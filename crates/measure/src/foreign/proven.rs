@@ -1,6 +1,6 @@
 //! Errors that a result file proves, each with its figure.
 //!
-//! Only proven errors are reported. A check whose figure a healthy file can reach by chance is left out, or has a limit that
+//! Only proven errors are reported. A check whose figure a healthy file can reach at random is left out, or has a limit that
 //! chance does not reach. The limits are at the checks.
 
 use plimsoll_math::distance::{ks_p_value, ks_to_law};
@@ -20,7 +20,7 @@ pub struct Proof {
     pub what: String,
     /// Observation, with its figures.
     pub figure: String,
-    /// Effect on the latencies.
+    /// Effect of the error on the latencies.
     pub means: String,
 }
 

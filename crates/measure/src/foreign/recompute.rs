@@ -29,7 +29,7 @@ pub struct AggregateComparison {
 pub struct DifferingAggregate {
     /// Name of the aggregate in the file.
     pub label: String,
-    /// Value in the file.
+    /// Value that the tool's file states.
     pub said: f64,
     /// Value computed from the rows; `null` if there is no row for it.
     pub recomputed: Option<f64>,
@@ -39,11 +39,11 @@ pub struct DifferingAggregate {
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Quantity")]
 pub struct ToolQuantity {
-    /// Name that the tool uses.
+    /// Name that the tool uses for the quantity.
     pub name: String,
-    /// Definition of the quantity.
+    /// Definition of the quantity, as a formula or phrase.
     pub definition: String,
-    /// Number of observations.
+    /// Number of observations behind the quantity.
     pub n: u64,
     /// Number of its aggregates in the file.
     pub aggregates: u64,

@@ -10,7 +10,7 @@ use crate::purpose::{OVERLOAD, PLACE, PROVE};
 use crate::say::{count, number};
 use crate::tail::crossing_rate;
 
-/// Returns the bracket of a rule that holds at light loads only: (last load that holds, first load that does not).
+/// Returns the bracket of a rule that passes at light loads only: (last load that passes, first load that does not).
 ///
 /// Contradictory levels are split so that the fewest are on the wrong side.
 pub fn bracket(verdicts: &[(f64, Option<bool>)]) -> (Option<f64>, Option<f64>) {
@@ -198,7 +198,7 @@ pub(super) fn budget_verdicts(good: &[&LineLevel]) -> Vec<(f64, Option<bool>)> {
 /// Purposes of levels that prove nothing separately.
 const PLACES: [&str; 2] = [PLACE, OVERLOAD];
 
-/// Returns whether the first level holds, separately or pooled with heavier levels (lightest first).
+/// Returns whether the first level passes, separately or pooled with heavier levels (lightest first).
 ///
 /// The share over a ceiling rises with the load, so heavier levels bound lighter ones.
 fn pooled(levels: &[(&LineLevel, &BudgetFinding)]) -> bool {
@@ -221,7 +221,7 @@ fn breaks(o: &LineLevel) -> bool {
     o.finding.summary.budget.as_ref().is_some_and(|budget| budget.verdict == Held::Fail)
 }
 
-/// Returns the reason of a budget that holds at no level.
+/// Returns the reason of a budget that passes at no level.
 ///
 /// An unstable level does not meet the budget for long, even if it was too short to break it.
 fn never_held(good: &[&LineLevel]) -> String {

@@ -11,11 +11,11 @@ pub struct CounterDelta {
     /// Increase in the signal's unit. A restarted counter starts at zero, so an increase between the last scrape and the restart
     /// is missing.
     pub value: f64,
-    /// Number of decreases (restarts).
+    /// Number of decreases of the counter, which are restarts.
     pub resets: u32,
     /// First scrape of the interval: the last scrape not after the requested start.
     pub from: At,
-    /// Last scrape of the interval.
+    /// Time of the last scrape in the interval.
     pub to: At,
 }
 
@@ -58,9 +58,9 @@ pub struct Buckets {
     pub bounds: [Option<f64>; 2],
     /// Number of restarts of the histogram.
     pub resets: u32,
-    /// First scrape of the interval.
+    /// Time of the first scrape in the interval.
     pub from: At,
-    /// Last scrape of the interval.
+    /// Time of the last scrape in the interval.
     pub to: At,
 }
 

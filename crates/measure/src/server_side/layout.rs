@@ -85,7 +85,7 @@ impl PageLayout {
         self.has(signal) || self.servers.iter().any(|server| SignalTable::shipped().says(server, signal))
     }
 
-    /// Returns the signals with a series, each with [`Layer::Engine`], or [`Layer::Gateway`] if only a gateway reports it.
+    /// Returns the signals with a series, each with [`SignalLayer::Engine`], or [`SignalLayer::Gateway`] if only a gateway reports it.
     pub fn signals(&self) -> impl Iterator<Item = (Signal, SignalLayer)> + '_ {
         self.tracks.iter().map(|(signal, tracks)| {
             let is_gateways = tracks.iter().all(|placed| placed.track.layer == SignalLayer::Gateway);

@@ -164,12 +164,12 @@ impl ServerSide {
         self.has(signal) || self.servers.iter().any(|server| SignalTable::shipped().says(server, signal))
     }
 
-    /// Returns the distinguishable engines.
+    /// Returns the engines that can be distinguished.
     pub fn replicas(&self) -> &[ObservedReplica] {
         &self.replicas
     }
 
-    /// Returns the distinguishable GPUs.
+    /// Returns the GPUs that can be distinguished.
     pub fn devices(&self) -> &[ObservedReplica] {
         &self.devices
     }
@@ -277,14 +277,14 @@ impl ServerSide {
         counted().or_else(shown)
     }
 
-    /// Returns the tracks that add up to the total: those of engines if there are any, else those of the gateway.
+    /// Returns the tracks that add up to the total: the engines' if there are any, else the gateway's.
     fn whole(&self, signal: Signal) -> impl Iterator<Item = &Track> {
         let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
         let engines = tracks.iter().any(|track| track.layer == SignalLayer::Engine);
         tracks.iter().filter(move |track| !engines || track.layer == SignalLayer::Engine)
     }
 
-    /// Returns the tracks of one replica; those of the whole page if the page has only this replica.
+    /// Returns the tracks of one replica; the tracks of the whole page if the page has only this replica.
     fn own(&self, replica: usize, signal: Signal) -> Vec<&Track> {
         let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
         let own: Vec<&Track> = tracks.iter().filter(|track| track.replica == Some(replica)).collect();

@@ -20,7 +20,6 @@ use super::{
 /// Maximum number of restarts of one counter. More decreases are not restarts.
 const MOST_RESTARTS: u32 = 3;
 
-/// A page that was scraped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ScrapedPage {
     pub name: String,

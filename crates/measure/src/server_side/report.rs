@@ -20,9 +20,9 @@ pub struct ServerReport {
     pub scrapes: u64,
     /// Number of failed scrapes.
     pub failed: u64,
-    /// Number of distinguishable replicas.
+    /// Number of replicas that can be distinguished.
     pub replicas: usize,
-    /// Remarks on the figures.
+    /// Remarks on the figures, one sentence each.
     pub notes: Vec<String>,
     /// Results of the levels in order of execution.
     pub levels: Vec<LevelReport>,
@@ -31,7 +31,7 @@ pub struct ServerReport {
 /// Metrics of the servers during the steady window of one level; `null` if a server does not report the metric.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LevelReport {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
     /// Number of scrapes that the gauges are based on.
     #[serde(alias = "looks")]
@@ -93,9 +93,9 @@ pub struct LevelReport {
 pub struct ServerMoment {
     /// Middle of the bucket, in seconds from the start of the level.
     pub at_s: f64,
-    /// Requests in the batch.
+    /// Number of requests in the running batch.
     pub running: Option<f64>,
-    /// Requests in the queue.
+    /// Number of requests in the server's queue.
     pub waiting: Option<f64>,
     /// KV cache usage, 0 to 1.
     pub kv_usage: Option<f64>,

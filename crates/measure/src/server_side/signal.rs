@@ -75,7 +75,6 @@ macro_rules! signals {
 signals! {
     /// Requests in the current batch.
     Running = "running", Gauge, Sum, "requests";
-    /// Requests in the queue.
     Waiting = "waiting", Gauge, Sum, "requests";
     /// Requests that wait for KV blocks of another engine. Some servers count them in [`Signal::Waiting`] too.
     DeferredKvTransfer = "deferred_kv_transfer", Gauge, Sum, "requests";
@@ -87,11 +86,8 @@ signals! {
     KvBlockTokens = "kv_block_tokens", Gauge, Max, "tokens";
     /// Requests in the batch, if the server counts them separately from running requests.
     BatchSize = "batch_size", Gauge, Sum, "requests";
-    /// Replicas that accept requests.
     ReplicasReady = "replicas_ready", Gauge, Sum, "replicas";
-    /// Replicas that are starting.
     ReplicasProvisioning = "replicas_provisioning", Gauge, Sum, "replicas";
-    /// Replicas that are billed.
     ReplicasBilled = "replicas_billed", Gauge, Sum, "replicas";
     /// Prompt tokens that the prefix cache was queried for.
     PrefixQueried = "prefix_queried", Counter, Sum, "tokens";
@@ -121,7 +117,6 @@ signals! {
     Failed = "failed", Counter, Sum, "requests";
     /// Requests whose client disconnected.
     Aborted = "aborted", Counter, Sum, "requests";
-    /// Requests that the server rejected.
     Refused = "refused", Counter, Sum, "requests";
     /// Computed steps (iterations, batches).
     Steps = "steps", Counter, Sum, "steps";

@@ -26,7 +26,6 @@ pub enum SignalLayer {
     Engine,
     Gateway,
     Gpu,
-    /// A process of any kind.
     Process,
 }
 
@@ -37,7 +36,6 @@ pub enum SignalPart {
     Counter,
     /// Cumulative bucket of a histogram, with its edge in the label `le`.
     Bucket,
-    /// Sum of the observed values.
     Sum,
     Count,
     /// Smallest value that was observed since the previous scrape.

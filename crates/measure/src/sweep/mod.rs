@@ -5,8 +5,8 @@
 //!
 //! * concurrency 1 measures the latency without contention;
 //! * closed-loop levels with rising concurrency measure the capacity, because a closed loop cannot overload the target;
-//! * open-loop levels follow: a first set with rising loads, then one at a time at the most informative load;
-//! * the hold is last.
+//! * open-loop levels follow: a first set with rising loads, then one at a time at the load with the most information;
+//! * the sustained level is last.
 //!
 //! If a budget must be proven, `prove` chooses the levels. Plain bisection on latency was rejected: it needs a ceiling, and
 //! each of its steps trusts one noisy level.
@@ -141,7 +141,7 @@ impl Sweep {
         }
     }
 
-    /// Takes the records and samples of the level that [`next`](Sweep::next) requested. Those of other levels are skipped.
+    /// Takes the records and samples of the level that [`next`](Sweep::next) requested. Records of other levels are skipped.
     pub fn observe(&mut self, level: &Level, attempts: &[Attempt], samples: &[Sample]) -> LevelFinding {
         let own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
         let samples: Vec<&Sample> =
@@ -316,7 +316,7 @@ impl Sweep {
         }
     }
 
-    /// Returns the level at the most informative load, or starts the hold.
+    /// Returns the level at the load with the most information, or starts the sustained level.
     fn search_level(&mut self) -> Option<SweepLevel> {
         let here: Vec<&LineLevel> = self.of_kind();
         if here.len() >= MOST_LEVELS {

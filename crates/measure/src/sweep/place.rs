@@ -111,7 +111,7 @@ impl MeasuredLoads<'_> {
         }
     }
 
-    /// Returns the urgency and the next load of a bracket (last that holds, first that does not), with its estimate if any.
+    /// Returns the urgency and the next load of a bracket (last that passes, first that does not), with its estimate if any.
     pub fn bracket(&self, holds: Option<f64>, breaks: Option<f64>, value: Option<f64>) -> Option<(f64, f64)> {
         match (holds, breaks) {
             (Some(holds), Some(breaks)) => {

@@ -21,9 +21,9 @@ pub const CAPACITIES: [f64; 5] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0];
 pub struct RequestPrice {
     /// Unit of the sizes; with items the mean is in `input_tokens`.
     pub unit: SizeUnit,
-    /// Mean prompt tokens per request.
+    /// Mean number of prompt tokens per request.
     pub input_tokens: f64,
-    /// Mean output tokens per request.
+    /// Mean number of output tokens per request.
     pub output_tokens: f64,
     /// Price per million prompt tokens; `null` if not given.
     pub per_million_input: Option<f64>,
@@ -46,20 +46,20 @@ pub struct Preview {
     pub max_rate: Option<f64>,
     /// Maximum number of requests; `null` if not limited.
     pub max_requests: Option<u64>,
-    /// Figures for several capacities.
+    /// Figures of the preview for several capacities.
     pub at: Vec<PreviewAt>,
 }
 
 /// The figures of a sweep for one capacity of the target.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PreviewAt {
-    /// Capacity in requests per second.
+    /// Assumed capacity in requests per second.
     pub capacity_per_s: f64,
-    /// Approximate maximum number of requests.
+    /// Approximate maximum number of requests of the sweep.
     pub requests: u64,
-    /// Prompt tokens of these requests.
+    /// Number of prompt tokens of these requests.
     pub input_tokens: u64,
-    /// Output tokens of these requests.
+    /// Number of output tokens of these requests.
     pub output_tokens: u64,
     /// Items (rows of the batches) of these requests; `null` if sizes are tokens. With items the tokens are 0.
     #[serde(default)]

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::LineSpec;
 use crate::findings::BudgetSpec;
 
-/// The specification of a sweep.
+/// The specification of a sweep: traffic, time and limits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SweepSpec {
     /// Kinds of traffic, searched in sequence.
     pub traffic: Vec<String>,
-    /// Total time including holds, in ns.
+    /// Total time including sustained levels, in ns.
     pub time: Span,
-    /// Time to hold a found limit, in ns; zero for no hold.
+    /// Duration of the level at a found limit, in ns; zero for no such level.
     pub hold: Span,
     /// Multiple of the zero-contention value that marks the onset.
     pub knee_factor: f64,
@@ -125,11 +125,11 @@ pub struct SweepError {
 /// A level that a sweep requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SweepLevel {
-    /// Kind of traffic.
+    /// Kind of traffic, such as `steady` or `burst`.
     pub traffic: String,
     /// Purpose: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `overload`, `place`, `prove`, `hold`.
     pub purpose: String,
-    /// Offered load of the level.
+    /// Offered load of the level, open or closed.
     pub load: Load,
     /// Duration of the arrivals in ns.
     pub window: Span,
@@ -145,7 +145,6 @@ pub enum SweepNext {
     /// Run this level, drain, and pass the records to `observe`.
     Run(SweepLevel),
     Done {
-        /// Reason, as a phrase.
         why: String,
     },
 }
@@ -154,7 +153,6 @@ pub enum SweepNext {
 pub struct SweepProgress {
     /// Elapsed time in seconds, including drains.
     pub spent_s: f64,
-    /// Total time in seconds.
     pub time_s: f64,
     pub levels: usize,
     pub requests: u64,

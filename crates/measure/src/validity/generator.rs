@@ -235,7 +235,7 @@ fn kept(bench: &mut Bench, summary: &LevelSummary) {
     ));
 }
 
-/// Share of requests that lost shards never sent; the limits are those of missing rows.
+/// Share of requests that lost shards never sent; the limits are equal to the limits of missing rows.
 const LOST: Limits = Limits { suspect: 0.0, invalid: 0.01 };
 /// Distance of shard clocks as a share of the mean gap between arrivals. Above it, an even process changes its arrivals.
 ///

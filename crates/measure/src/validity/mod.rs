@@ -145,7 +145,7 @@ fn empty(summary: &LevelSummary) -> bool {
     summary.counts.requests == 0 && summary.records.arrivals.unwrap_or(0) == 0
 }
 
-/// Checks whether any response arrived.
+/// Returns whether any response arrived during the level.
 fn reached(bench: &mut Bench, summary: &LevelSummary) -> bool {
     let counts = &summary.counts;
     if counts.requests > 0 && counts.finished + counts.cancelled > 0 {

@@ -27,13 +27,13 @@ impl LawError {
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Quantity")]
 pub enum CalcUnit {
-    /// Seconds.
+    /// A duration or a time, in seconds.
     Time,
-    /// Requests per second.
+    /// A number of requests per second.
     Rate,
-    /// Tokens per second.
+    /// A number of tokens per second.
     TokenRate,
-    /// A share of 1.
+    /// A share as a fraction of 1.
     Share,
     /// A number of items.
     Count,

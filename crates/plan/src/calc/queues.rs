@@ -27,7 +27,6 @@ pub enum ServiceModel {
     #[default]
     OneByOne,
     Batching {
-        /// Name of the engine.
         name: String,
         /// Whether the engine serves whole batches (Triton); otherwise it batches step by step (an LLM engine).
         whole: bool,

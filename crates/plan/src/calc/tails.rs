@@ -11,7 +11,7 @@ const MOST_CALLS: u32 = 1_000_000;
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum CallLatency {
-    /// Exponential with this mean, s.
+    /// Exponential distribution with this mean in seconds.
     Exponential(f64),
     /// Measured latencies, s, ascending.
     Sample(Vec<f64>),

@@ -32,7 +32,7 @@ pub enum Factor {
     KvRead,
     /// The host's time per step, layer and request.
     Host,
-    /// The bandwidth of all-reduces. Its source table ends at messages smaller than those of a prompt.
+    /// The bandwidth of all-reduces. Its source table ends at messages smaller than a prompt's messages.
     Link,
     /// The time before the queue.
     Front,
@@ -67,9 +67,7 @@ pub struct MetricComparison {
     pub line: usize,
     pub group: String,
     pub metric: CalibrationMetric,
-    /// Measured value, ms.
     pub measured_ms: f64,
-    /// Simulated value, ms.
     pub simulated_ms: f64,
 }
 

@@ -81,7 +81,7 @@ pub enum RowError {
         line: usize,
         column: &'static str,
         value: String,
-        /// Format that the column accepts.
+        /// Description of the format that the column accepts.
         expected: &'static str,
     },
     /// The engine of a row can't be built.

@@ -37,14 +37,14 @@ pub struct FitRequest {
     pub ok: bool,
     /// Replica that responded, if replicas are distinguishable; otherwise 0.
     pub replica: usize,
-    /// Interval of the level.
+    /// Number of the level's interval that contains the request.
     pub stretch: usize,
     /// Requests in flight at the send time.
     pub beside: f64,
 }
 
 impl FitRequest {
-    /// Returns whether the fit holds the request out.
+    /// Returns whether the request is held out of the fit.
     pub fn held_out(&self) -> bool {
         self.stretch % 3 == 2
     }

@@ -28,7 +28,6 @@ struct PromptStep {
     decodes: f64,
 }
 
-/// The steps of one response.
 #[derive(Clone, Debug)]
 pub struct AnswerSteps {
     /// Time from the first token to the last, µs.
@@ -38,10 +37,10 @@ pub struct AnswerSteps {
     decoded: f64,
     /// Tokens of context attended to.
     context: f64,
-    /// Steps with prompts: a range of [`Answers::prompts`].
+    /// Steps with prompts: a range of [`FitAnswers::prompts`].
     from: usize,
     to: usize,
-    /// Whether the fit holds the response out.
+    /// Whether the response is held out of the fit.
     pub held_out: bool,
     /// Sixth of the run that contains the response.
     sixth: usize,
@@ -68,7 +67,7 @@ pub struct FitAnswers {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct StepCost {
     pub base_us: f64,
-    /// Cost per decoding sequence, µs.
+    /// Cost per decoding sequence in microseconds.
     pub decode_us: f64,
     pub prefill_us: f64,
     /// Cost per token of context, µs.

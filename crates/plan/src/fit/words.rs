@@ -45,7 +45,7 @@ pub enum SettingOrigin {
     Fitted,
     /// Reported by the server's metrics endpoint.
     Page,
-    /// Stated by the user.
+    /// Stated by the user, not measured.
     Told,
     /// Assumed, because it is neither stated nor visible at this load.
     Assumed,
@@ -77,12 +77,12 @@ pub struct Residual {
     pub measured_s: f64,
     /// Simulated value over the same requests, s.
     pub simulated_s: f64,
-    /// Number of requests.
+    /// Number of requests behind the figure.
     pub requests: u64,
 }
 
 impl Residual {
-    /// Returns simulated / measured − 1.
+    /// Returns the relative error: simulated / measured − 1.
     pub fn off(&self) -> f64 {
         self.simulated_s / self.measured_s - 1.0
     }
@@ -96,13 +96,13 @@ pub struct FittedEngine {
     pub engine: EngineSpec,
     /// Engine with the replicas of the run.
     pub world: WorldSpec,
-    /// Settings with their origin.
+    /// Settings of the engine with their origin.
     pub settings: Vec<Setting>,
     /// Engines that fit nearly as well; their differences are the uncertainty of the settings.
     pub others: Vec<EngineSpec>,
     /// Errors on held-out intervals of the run.
     pub band: PredictionBand,
-    /// Errors per figure.
+    /// Errors of the fit, one per figure.
     pub residuals: Vec<Residual>,
     /// Range of the fitted loads, means of the levels.
     pub range: LoadRange,
@@ -121,9 +121,8 @@ pub enum FitError {
         "{found} answered requests are too few to fit an engine: {needed} or more are needed; measure longer"
     )]
     TooFew {
-        /// Answered requests found.
         found: usize,
-        /// Answered requests needed.
+        /// Minimum number of answered requests for a fit.
         needed: usize,
     },
     /// Too many requests failed for a representative engine.
@@ -131,7 +130,7 @@ pub enum FitError {
         "{percent:.0} % of the requests failed: an engine fitted to the others would be better than the target; fix the failures first"
     )]
     Failing {
-        /// Failed share, percent.
+        /// Share of the requests that failed, in percent.
         percent: f64,
     },
     /// This load does not determine the growth of a step with its batch.
@@ -151,7 +150,6 @@ pub enum FitError {
         figure: String,
         /// simulated / measured − 1, percent.
         off: f64,
-        /// Accepted error, percent.
         limit: f64,
         hint: String,
     },

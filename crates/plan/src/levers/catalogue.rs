@@ -17,9 +17,9 @@ plimsoll_model::named! {
         Queue => "queue",
         /// Wait for a batch of whole requests to fill.
         BatchWait => "batch wait",
-        /// Prompt computation.
+        /// Computation of the prompt before the first token.
         Prefill => "prefill",
-        /// Token generation.
+        /// Generation of the output tokens, step by step.
         Decode => "decode",
         /// Host work next to the GPU: tokenising, scheduling, launching.
         Host => "host",
@@ -47,17 +47,17 @@ plimsoll_model::named! {
 /// A lever of the catalogue.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Lever {
-    /// Identifier in files.
+    /// Identifier of the lever in files.
     pub id: &'static str,
-    /// Name on screen.
+    /// Name of the lever in reports.
     pub name: &'static str,
     /// Change that the lever makes.
     pub changes: &'static str,
     /// Latency terms that the lever can move.
     pub moves: &'static [Term],
-    /// Return of the lever.
+    /// Benefit of the lever, as a phrase.
     pub returns: &'static str,
-    /// Risk of the lever.
+    /// Risk of the lever, as text.
     pub risk: &'static str,
     /// Effort in person-days, by convention.
     pub effort_days: f64,
@@ -67,7 +67,7 @@ pub struct Lever {
     pub no_help: &'static str,
     /// Whether the lever changes the model and therefore its answers.
     pub touches_model: bool,
-    /// First trial of the lever.
+    /// Recommended first trial of the lever, as text.
     pub first: &'static str,
 }
 

@@ -1,7 +1,7 @@
 //! Reads from a run where a lever could act: repeats, shared prefixes, shares of the time, room in the batch.
 //!
 //! The prompts determine the hit rate of a hypothetical cache, because the rows contain their block hashes. The cache has
-//! no limit in size or age, so these rates are upper bounds. Shares of time are those of the tail (the slowest tenth by the
+//! no limit in size or age, so these rates are upper bounds. Shares of time describe the tail (the slowest tenth by the
 //! goal's metric). A lever that shortens the mean and not the tail does not move a percentile.
 
 use std::collections::{HashMap, HashSet};
@@ -27,7 +27,7 @@ const FEWEST: usize = 100;
 /// The evidence of one level.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeverEvidence {
-    /// Level of the evidence.
+    /// Number of the level in the run, from 0.
     pub level: u32,
     /// Requests in the level's window.
     pub requests: u64,
@@ -43,9 +43,9 @@ pub struct LeverEvidence {
     pub shares_from: SharesFrom,
     /// Concurrent sequences compared with their limit; null if unknown.
     pub occupancy: Option<Occupancy>,
-    /// Mean requests in flight.
+    /// Mean number of requests in flight.
     pub in_flight: f64,
-    /// Maximum requests in flight.
+    /// Maximum number of requests in flight.
     pub in_flight_max: u64,
     /// Number of preempted sequences; null if unknown.
     pub preemptions: Option<f64>,
@@ -61,7 +61,7 @@ pub enum SharesFrom {
     Server,
     /// Inferred from the client's timestamps and the server's metrics, as in `profile`.
     Inferred,
-    /// Unknown.
+    /// Unknown: neither reported nor inferred from measurements.
     Unknown,
 }
 
@@ -77,7 +77,7 @@ pub struct Share {
 /// The use of the batch.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Occupancy {
-    /// Mean running sequences per replica.
+    /// Mean number of running sequences per replica.
     pub running: f64,
     /// Maximum running sequences observed per replica.
     pub running_max: f64,

@@ -22,7 +22,6 @@ pub struct LeverSpec {
     /// Simulated schedules, including the run's schedule.
     pub replications: u32,
     pub seed: u64,
-    /// Efforts that the user sets.
     pub efforts: LeverEffortSpec,
     /// Cost of the endpoint; `None` to rank without cost.
     pub bill: Option<Bill>,
@@ -90,7 +89,7 @@ impl LeverEffortSpec {
     }
 }
 
-/// The order of the ranking.
+/// The order in which levers are ranked.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LeverOrder {
@@ -100,14 +99,14 @@ pub enum LeverOrder {
     Cost,
 }
 
-/// The latency percentile to reduce.
+/// The latency percentile that the levers must reduce.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Goal {
-    /// Latency metric.
+    /// Latency metric, such as `ttft`, `tpot` or `e2e`.
     pub metric: Metric,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub percentile: f64,
-    /// Ceiling, s; null without one.
+    /// Ceiling in seconds; null if the budget sets none.
     pub limit_s: Option<f64>,
 }
 
@@ -146,7 +145,7 @@ pub struct EngineFit {
     pub simulated_s: Option<f64>,
     /// Measured percentile of the goal, s; null if not measured.
     pub measured_s: Option<f64>,
-    /// Explanation in one sentence.
+    /// Explanation of the comparison in one sentence.
     pub why: String,
 }
 
@@ -163,11 +162,11 @@ impl EngineFit {
 pub struct RankedLever {
     /// Rank; equal if the data do not distinguish levers.
     pub place: u32,
-    /// Identifier in the catalogue.
+    /// Identifier of the lever in the catalogue.
     pub lever: String,
-    /// Name of the lever.
+    /// Name of the lever in reports.
     pub name: String,
-    /// Simulated setting.
+    /// Simulated setting of the lever, as text.
     pub setting: String,
     /// Saved share of the goal's latency; negative if latency rises.
     pub latency: Estimate,
@@ -183,15 +182,15 @@ pub struct RankedLever {
     pub probability_of_best: f64,
     /// Assumption of the figure; null without one.
     pub assumes: Option<String>,
-    /// Risk of the lever.
+    /// Risk of the lever, as text.
     pub risk: String,
     /// Whether the lever changes the model.
     pub touches_model: bool,
-    /// Effort to revert the lever.
+    /// Effort to revert the lever, as text.
     pub reversible: String,
-    /// First trial of the lever.
+    /// Recommended first trial of the lever, as text.
     pub first: String,
-    /// Origin of the figure.
+    /// Origin of the figure: `simulated` or `replayed`.
     pub how: FigureOrigin,
 }
 
@@ -199,9 +198,9 @@ pub struct RankedLever {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Bounded")]
 pub struct BoundedLever {
-    /// Identifier of the lever.
+    /// Identifier of the lever in the catalogue.
     pub lever: String,
-    /// Name of the lever.
+    /// Name of the lever in reports.
     pub name: String,
     /// Upper bound of the saved share of the slow requests' time: service time only, without a new simulation of queueing.
     pub at_most: f64,
@@ -213,9 +212,9 @@ pub struct BoundedLever {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "RuledOut")]
 pub struct RuledOutLever {
-    /// Identifier of the lever.
+    /// Identifier of the lever in the catalogue.
     pub lever: String,
-    /// Name of the lever.
+    /// Name of the lever in reports.
     pub name: String,
     /// Figure that rules the lever out.
     pub why: String,
@@ -231,9 +230,9 @@ impl RuledOutLever {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Open")]
 pub struct OpenLever {
-    /// Identifier of the lever.
+    /// Identifier of the lever in the catalogue.
     pub lever: String,
-    /// Name of the lever.
+    /// Name of the lever in reports.
     pub name: String,
     /// Data that would decide.
     pub why: String,
@@ -248,14 +247,14 @@ pub struct FasterModel {
     pub ten_times: Estimate,
     /// Approximate saved share with a model that takes no time.
     pub at_most: f64,
-    /// Origin of the figures.
+    /// Origin of the figures: `simulated` or `replayed`.
     pub how: FigureOrigin,
 }
 
 /// The load relative to the queueing onset. Below the onset, most levers on the queue have no effect.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LoadPlace {
-    /// Offered load, requests/s.
+    /// Offered load of the run in requests/s.
     pub offered_per_s: f64,
     /// Queueing onset of this traffic, requests/s; null unless the run is a sweep that found one.
     pub onset_per_s: Option<Estimate>,
@@ -264,9 +263,9 @@ pub struct LoadPlace {
 /// The effect of admission control on a similar run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Admission {
-    /// Limit on requests in flight.
+    /// Limit on the number of requests in flight.
     pub in_flight: u32,
-    /// Share of rejected requests.
+    /// Share of requests that admission rejects.
     pub refused: Estimate,
     /// Goal's percentile of the admitted requests, s.
     pub answered_s: Estimate,
@@ -280,9 +279,9 @@ pub struct Admission {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Good")]
 pub struct GoodputFigure {
-    /// Rate without the limit.
+    /// Good requests per second without the limit.
     pub now_per_s: Estimate,
-    /// Rate with the limit.
+    /// Good requests per second with the limit.
     pub then_per_s: Estimate,
     /// Difference with the limit, schedule by schedule.
     pub more_per_s: Estimate,
@@ -291,13 +290,13 @@ pub struct GoodputFigure {
 /// The result of the ranking.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeverFinding {
-    /// Latency percentile to reduce.
+    /// Latency percentile that the levers must reduce.
     pub goal: Goal,
-    /// Order of the ranking.
+    /// Order in which the levers are ranked.
     pub by: LeverOrder,
     /// Current value of the goal.
     pub now: Reading,
-    /// Evidence in the run.
+    /// Evidence that the run contains for the levers.
     pub evidence: LeverEvidence,
     /// Load relative to the queueing onset; null unless the load is an open loop.
     #[serde(default)]

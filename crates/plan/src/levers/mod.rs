@@ -45,7 +45,6 @@ pub struct LeverCase<'a> {
     pub level: &'a Level,
     pub summary: &'a LevelSummary,
     pub attempts: &'a [&'a Attempt],
-    /// Metrics scraped during the run.
     pub samples: &'a [&'a Sample],
     /// Latency of isolated requests, from another level of the run.
     pub floor: Option<ComputeFloor>,

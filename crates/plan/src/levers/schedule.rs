@@ -20,7 +20,6 @@ use crate::replay::ReplayRequest;
 /// A scenario that draws schedules like the run's.
 #[derive(Copy, Clone, Debug)]
 pub struct Redraw<'a> {
-    /// The scenario with its files.
     pub scenario: &'a Scenario,
 }
 
@@ -57,7 +56,7 @@ pub(super) fn finished<'a>(case: &LeverCase<'a>) -> Vec<&'a Attempt> {
 }
 
 /// Returns the run's arrivals, including its warm-up. Lengths are the reported ones if known. Rows without block names get
-/// those of the scenario, if it draws equal arrivals.
+/// the scenario's names, if it draws equal arrivals.
 pub(super) fn of_rows(case: &LeverCase<'_>) -> Vec<ReplayRequest> {
     let mut asked = recorded::requests(case.level, case.attempts.iter().copied());
     if asked.iter().all(|one| one.blocks.is_empty()) {

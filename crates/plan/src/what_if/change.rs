@@ -14,13 +14,13 @@ use crate::replay::ReplayRequest;
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum AskedChange {
-    /// Factor on the arrival rate.
+    /// Factor on the arrival rate; 1 changes nothing.
     Rate(f64),
     /// New arrival rate, requests per second.
     RateTo(f64),
-    /// Factor on the prompt lengths.
+    /// Factor on the prompt lengths; 1 changes nothing.
     Prompts(f64),
-    /// Factor on the output lengths.
+    /// Factor on the output lengths; 1 changes nothing.
     Outputs(f64),
     /// Difference in replicas.
     ReplicasBy(i64),
@@ -117,11 +117,11 @@ pub struct ChangedScenario {
 /// A change of the requests.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RequestChange {
-    /// Factor on the arrival rate.
+    /// Factor on the arrival rate; 1 changes nothing.
     pub rate: f64,
-    /// Factor on the prompt lengths.
+    /// Factor on the prompt lengths; 1 changes nothing.
     pub prompts: f64,
-    /// Factor on the output lengths.
+    /// Factor on the output lengths; 1 changes nothing.
     pub outputs: f64,
 }
 

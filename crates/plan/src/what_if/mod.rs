@@ -74,7 +74,7 @@ pub struct WhatIfFinding {
     pub limit_per_s: Option<f64>,
     /// One prediction per change.
     pub cases: Vec<ChangePrediction>,
-    /// Notes on all predictions.
+    /// Notes on all predictions, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct WhatIfFinding {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Predicted")]
 pub struct ChangePrediction {
-    /// Change as requested.
+    /// Text of the change as requested.
     pub ask: String,
     /// Changed world; null if the change was refused.
     pub world: Option<WorldSpec>,
@@ -100,7 +100,7 @@ pub struct ChangePrediction {
     pub tokens: Option<[f64; 2]>,
     /// Stability limit of the changed engine, requests per second; null if unknown.
     pub limit_per_s: Option<f64>,
-    /// Predicted figures.
+    /// Predicted figures, by metric and percentile.
     pub figures: Vec<FigureChange>,
     /// Verdict on the plan's SLO by the bands of these figures; null without a plan.
     #[serde(default)]
@@ -110,16 +110,16 @@ pub struct ChangePrediction {
     pub replicas: Option<u32>,
     /// Reason for a refusal; null if there is a prediction.
     pub refused: Option<String>,
-    /// Notes on extrapolation and assumptions.
+    /// Notes on extrapolation and assumptions, one sentence each.
     pub notes: Vec<String>,
 }
 
 /// A percentile with and without the change.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FigureChange {
-    /// Latency metric.
+    /// Latency metric, such as `ttft`, `tpot` or `e2e`.
     pub metric: Metric,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub percentile: f64,
     /// Measured value, s; null without a run. If it is refused, the prediction starts from the simulation.
     #[serde(default)]

@@ -18,7 +18,6 @@ pub struct HeldLevel<'a> {
     pub measured: &'a LevelSummary,
     pub asked: &'a [ReplayRequest],
     pub replicas: u32,
-    /// Seed of the engine.
     pub seed: u64,
 }
 

@@ -1,10 +1,10 @@
 //! The gateway's decisions as one state machine: admission, queueing, routing and learning.
 //!
 //! The gateway calls it under a lock with real time, the simulator with virtual time; neither decides anything
-//! itself. The caller reports events ([`Front::offer`], [`Front::first`], [`Front::ended`], [`Front::set_up`]). After
-//! each event, it dispatches queued requests ([`Front::pump`]).
+//! itself. The caller reports events ([`offer`](AdmissionController::offer), [`first`](AdmissionController::first),
+//! [`ended`](AdmissionController::ended), [`set_up`](AdmissionController::set_up)). After each event, it dispatches queued requests ([`AdmissionController::pump`]).
 //!
-//! Each request has exactly one end: it is sent, rejected, or its ticket is returned ([`Front::leave`]).
+//! Each request has exactly one end: it is sent, rejected, or its ticket is returned ([`AdmissionController::leave`]).
 
 mod entry;
 mod replicas;
@@ -30,20 +30,20 @@ use crate::speed::Speed;
 use crate::split::ReplicaArms;
 use crate::telemetry::Telemetry;
 
-/// Decision settings of a gateway.
+/// Settings of the decisions of a gateway.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "FrontSpec")]
 pub struct AdmissionControlSpec {
-    /// Routing policy [default: round_robin].
+    /// Routing policy for requests [default: round_robin].
     pub route: RouteSpec,
-    /// Retry settings.
+    /// Settings of retries and of their budget.
     pub retry: RetryBudgetSpec,
     /// Hedging: a second replica for a request whose first token is late [default: off].
     pub hedge: Option<HedgeSpec>,
-    /// Circuit breaker settings.
+    /// Settings of the circuit breakers of replicas.
     pub breaker: BreakerSpec,
-    /// Admission and queueing settings.
+    /// Settings of admission and of the request queue.
     pub admission: AdmissionSpec,
     /// Number of gateways in front of the same replicas, including this one; 0 means 1 [default: 0].
     pub gateways: u32,
@@ -118,7 +118,7 @@ pub enum Refusal {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum AdmissionDecision {
     Sent(SentRequest),
-    /// The request is queued until [`Front::pump`] dispatches it.
+    /// The request is queued until [`AdmissionController::pump`] dispatches it.
     Queued {
         ticket: Ticket,
         /// Time at which the queue timeout expires.
@@ -304,7 +304,7 @@ impl<A: QueuedRequestFacts> AdmissionController<A> {
     }
 
     /// Returns the views, cached tokens and cost terms of the last placed request. Call this right after
-    /// [`offer`](Front::offer), [`again`](Front::again) or [`pump_one`](Front::pump_one), with the same facts.
+    /// [`offer`](AdmissionController::offer), [`again`](AdmissionController::again) or [`pump_one`](AdmissionController::pump_one), with the same facts.
     pub fn weighed(&self, facts: &RequestFacts<'_>) -> Vec<(ReplicaView, u32, Option<CostTerms>)> {
         let weighed = self.router.weighed(&self.views, facts);
         self.views.iter().zip(weighed).map(|(view, (cached, terms))| (*view, cached, terms)).collect()

@@ -75,7 +75,7 @@ impl<A: QueuedRequestFacts> AdmissionController<A> {
         self.hedger.is_some()
     }
 
-    /// Returns the time after sending at which [`hedge`](Front::hedge) should be called, or `None` if it should not.
+    /// Returns the time after sending at which [`hedge`](AdmissionController::hedge) should be called, or `None` if it should not.
     pub fn hedge_after(&self, sent: &SentRequest) -> Option<Span> {
         self.hedger.as_ref()?.after(sent.first)
     }
@@ -228,7 +228,7 @@ impl<A: QueuedRequestFacts> AdmissionController<A> {
         }
     }
 
-    /// Updates the load estimates from scrapes to now. Call this before [`page`](Front::page), and regularly, so that
+    /// Updates the load estimates from scrapes to now. Call this before [`page`](AdmissionController::page), and regularly, so that
     /// no decision has to.
     pub fn bring_pages(&mut self, now: At) {
         self.telemetry.bring_now(now);
@@ -240,7 +240,7 @@ impl<A: QueuedRequestFacts> AdmissionController<A> {
     }
 
     /// Adds a replica, which is down until its first successful health check. It keeps its number until
-    /// [`part`](Front::part).
+    /// [`part`](AdmissionController::part).
     pub fn join(&mut self) -> u32 {
         let replica = self.health.join();
         self.sides.join(replica);

@@ -47,9 +47,9 @@ const NAMES: [&str; 9] = [
 #[serde(tag = "policy", rename_all = "snake_case", deny_unknown_fields)]
 #[schemars(transform = or_a_line)]
 pub enum RouteSpec {
-    /// Replicas in rotation.
+    /// Sends requests to the replicas in rotation.
     RoundRobin {},
-    /// Random replica.
+    /// Sends each request to a random replica.
     Random {},
     /// Replica with the fewest requests in flight; ties in rotation.
     LeastRequests {},
@@ -57,7 +57,7 @@ pub enum RouteSpec {
     LeastTokens {},
     /// Better of two random replicas (Mitzenmacher 2001).
     PowerOfTwo {
-        /// Compared load [default: requests].
+        /// Load that is compared [default: requests].
         #[serde(default)]
         load: LoadMeasure,
     },
@@ -105,7 +105,7 @@ impl Default for RouteSpec {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadMeasure {
-    /// Requests in flight.
+    /// Number of requests in flight on the replica.
     #[default]
     Requests,
     /// Outstanding tokens: requested and not yet answered.

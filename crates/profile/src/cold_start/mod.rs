@@ -27,7 +27,7 @@ pub const KIND: &str = "cold-start";
 /// Minimum number of steady requests, because with them a rank test can reach an error probability of 1 in 20.
 pub(crate) const FEWEST_WARM: usize = 20;
 
-/// Maximum p-value of a penalty.
+/// Maximum p-value at which a penalty counts.
 const LEVEL: f64 = 0.05;
 /// Number of permutations if they are sampled.
 const PERMUTATIONS: u32 = 4000;

@@ -13,11 +13,11 @@ use plimsoll_measure::findings::{BoundedValue, Estimate, Held, Reading};
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Measured by the client's timestamps.
+    /// Measured by the timestamps of the client.
     Measured,
     /// Reported by the server for each request.
     Reported,
-    /// Inferred, with error bounds.
+    /// Inferred from other figures, with error bounds.
     Inferred,
     /// Unknown, and not estimated.
     Unknown,
@@ -37,9 +37,9 @@ impl Basis {
 /// One part of the requests' time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartFinding {
-    /// Name of the part.
+    /// Name of the part of the wait.
     pub part: WaitPart,
-    /// Basis of the figures.
+    /// Basis of the figures: measured, inferred or unknown.
     pub basis: Basis,
     /// Mean in s; `None` if unknown.
     pub mean: Option<BoundedValue>,
@@ -65,13 +65,13 @@ pub struct PartFinding {
 /// The effect of a faster part on the whole time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartCeiling {
-    /// Name of the part.
+    /// Name of the part of the wait.
     pub part: WaitPart,
     /// Speed-up factor; `None` if the part takes no time.
     pub factor: Option<f64>,
-    /// Mean time after, s.
+    /// Mean time with the faster part, in seconds.
     pub mean_s: f64,
-    /// 99th percentile after, s.
+    /// 99th percentile with the faster part, in seconds.
     pub p99_s: f64,
     /// Saved share of the mean.
     pub saved: f64,
@@ -80,17 +80,17 @@ pub struct PartCeiling {
 /// A part compared with its slice of a budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartSlice {
-    /// Name of the part.
+    /// Name of the part of the wait.
     pub part: WaitPart,
     /// Name of the slice in the budget file; all names if several slices are in one part.
     pub name: String,
-    /// Basis of the part.
+    /// Basis of the part: measured, inferred or unknown.
     pub basis: Basis,
     /// Slice in s; the sum of several.
     pub slice_s: f64,
-    /// Percentile of the slice.
+    /// Percentile of the slice, as a fraction.
     pub p: f64,
-    /// Percentile of the part, s.
+    /// Percentile of the part in seconds.
     pub measured: Reading,
     /// Share of the requests over the slice; `None` if the part is unknown.
     pub requests_over: Option<Estimate>,
@@ -116,9 +116,9 @@ pub struct Bands {
 /// The split of a level's time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WaitFinding {
-    /// Number of the level.
+    /// Number of the level in the run, from 0.
     pub level: u32,
-    /// Number of split requests.
+    /// Number of requests whose wait was split.
     pub requests: u64,
     /// Number of requests in the window without a complete streamed response, left out.
     pub left_out: u64,

@@ -11,7 +11,6 @@ use super::rows::ClientRow;
 pub struct ComputeFloor {
     /// Time at a prompt length of zero.
     pub base_ns: f64,
-    /// Time per computed prompt token.
     pub per_token_ns: f64,
     /// Gap between two tokens of an isolated response.
     pub gap_ns: f64,

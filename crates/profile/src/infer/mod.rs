@@ -52,7 +52,6 @@ pub struct SplitCase<'a> {
     pub budget: Option<(&'a StageBudget, f64)>,
 }
 
-/// The split of a level.
 pub struct LevelSplit {
     pub finding: WaitFinding,
     /// Each split request: index of its record in [`SplitCase::attempts`], and its parts.

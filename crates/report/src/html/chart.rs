@@ -13,7 +13,6 @@ pub struct Chart {
     pub y: ChartAxis,
     pub series: Vec<ChartSeries>,
     pub marks: Vec<ChartMark>,
-    /// Horizontal lines at the ceilings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ceilings: Vec<CeilingLine>,
     pub shades: Vec<Shade>,
@@ -52,7 +51,6 @@ pub struct ChartSeries {
     /// Shape: `bars` or `steps`; `None` for a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<&'static str>,
-    /// Whether the line is dashed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dash: bool,
     /// Whether points are drawn if there are few.
@@ -71,7 +69,7 @@ impl ChartSeries {
 pub struct ChartMark {
     pub x: f64,
     pub label: String,
-    /// CSS variable of the colour.
+    /// CSS variable that contains the colour.
     pub color: &'static str,
 }
 
@@ -80,7 +78,7 @@ pub struct ChartMark {
 pub struct CeilingLine {
     /// Position in the unit of the vertical axis.
     pub y: f64,
-    /// Label in the chart: `ttft p99 ≤ 500 ms`.
+    /// Label in the chart, for example `ttft p99 ≤ 500 ms`.
     pub label: String,
 }
 
@@ -91,9 +89,8 @@ pub struct Shade {
     pub to: Option<f64>,
     /// Style: `borrowed` for the region right of the onset, otherwise `interval`.
     pub kind: &'static str,
-    /// CSS variable of the colour.
+    /// CSS variable that contains the colour.
     pub color: &'static str,
-    /// Text in the legend.
     pub label: &'static str,
 }
 

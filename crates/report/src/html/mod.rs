@@ -267,7 +267,6 @@ fn percentile_table(level: &LevelFinding) -> TextTable {
     table
 }
 
-/// Explains the percentiles.
 fn reading_notes(summary: &LevelSummary) -> Markup {
     html! { p.small.soft {
         "Latencies count from the due time unless the name contains after_send; failed and unfinished requests rank as ∞. "

@@ -24,7 +24,7 @@ pub(crate) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Ma
     frame((title, css, policy), script, content)
 }
 
-/// A page whose own script shows `data`, which is JSON. A `live` page may ask the server that it came from.
+/// A page whose own script shows `data`, which is JSON. A `live` page may query the server that it came from.
 pub(crate) fn script_page(
     title: &str,
     css: &str,
@@ -66,7 +66,7 @@ fn frame((title, css, policy): (&str, &str, &str), script: Option<Markup>, conte
     .into_string()
 }
 
-/// Returns a page's data and the scripts that show it. A `<` in a name must not end the element that holds it.
+/// Returns a page's data and the scripts that show it. A `<` in a name must not end the element that contains it.
 fn scripts(id: &str, data: &str, script: &str) -> Markup {
     html! {
         script type="application/json" id=(id) { (PreEscaped(data.replace('<', "\\u003c"))) }

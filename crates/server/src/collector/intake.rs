@@ -66,7 +66,7 @@ pub struct IntakeJob {
 pub enum IntakeEnd {
     /// The request was stored, except for spans without valid ids.
     Kept {
-        /// Rejected spans.
+        /// Number of the spans that were rejected.
         rejected: u64,
     },
     /// The body can't be decoded.

@@ -62,7 +62,6 @@ struct Request {
     items: u32,
     priority: u32,
     timeout: Option<Span>,
-    /// Arrival time at the queue.
     queued: At,
     stage: Stage,
 }

@@ -77,7 +77,6 @@ struct Rules {
 enum JoinableBatch {
     /// The next request begins a new batch.
     None,
-    /// The last formed batch.
     Last,
 }
 

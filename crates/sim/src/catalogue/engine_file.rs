@@ -14,21 +14,21 @@ use crate::spec::{EngineSpec, ModeSpec};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EngineInFull {
-    /// Name for reports.
+    /// Name of the engine in reports [default: custom].
     #[serde(default = "custom")]
     name: String,
     /// Mode of the engine with its figures.
     mode: ModeSpec,
 }
 
-/// An engine in a file.
+/// An engine in a file: all figures or a pair.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "it describes the file for the schema; the reader checks the keys")]
 pub(crate) enum EngineFile {
-    /// All figures.
+    /// All figures of an engine, without the catalogue.
     Full(EngineInFull),
-    /// A pair of the catalogue.
+    /// A pair of a model and a GPU of the catalogue.
     Pair(PairSpec),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Efficiencies were fitted on public tables of measured kernels: ai-dynamo/aiconfigurator, Apache-2.0, and for the
 //! RTX cards casys-kaist/LLMServingSim, MIT. The mean error of each fit is given with it. Links between GPUs were
-//! fitted likewise. The other figures are scaled from the nearest relative or assumed, and are marked as such.
+//! fitted likewise. The other figures are scaled from the nearest relative or assumed, and are marked accordingly.
 
 use crate::catalogue::Dtype;
 use crate::catalogue::origin::ProfileBasis;
@@ -14,7 +14,6 @@ pub struct Gpu {
     pub title: &'static str,
     /// Memory that a process sees, GB.
     pub memory_gb: f64,
-    /// Peak memory bandwidth, TB/s.
     pub bandwidth_tb_s: f64,
     /// Peak dense arithmetic in bf16 (fp16 if there is no bf16), TFLOP/s.
     pub bf16_tflops: f64,

@@ -37,9 +37,9 @@ pub struct PairSpec {
     /// Name for reports [default: the name of the pair].
     #[serde(default)]
     pub name: Option<String>,
-    /// Model of the catalogue.
+    /// Name of the model in the catalogue.
     pub model: String,
-    /// GPU of the catalogue.
+    /// Name of the GPU in the catalogue.
     pub gpu: String,
     /// Dtype of the weights [default: the published one].
     #[serde(default)]
@@ -56,7 +56,7 @@ pub struct PairSpec {
     /// Tokens of the busiest of those groups over the mean.
     #[serde(default)]
     pub expert_skew: Option<f64>,
-    /// Serving engine.
+    /// Serving engine that is simulated [default: vllm].
     #[serde(default)]
     pub server: Server,
     /// Version of the serving engine, without effect on the figures.
@@ -68,7 +68,7 @@ pub struct PairSpec {
     /// Scheduling policy [default: that of the server].
     #[serde(default)]
     pub policy: Option<PolicySpec>,
-    /// Prefix caching [default: true].
+    /// Whether prefixes are cached [default: true].
     #[serde(default)]
     pub prefix_cache: Option<bool>,
     /// Share of the GPU memory that the engine may use.
@@ -98,7 +98,7 @@ pub struct PairSpec {
     /// Front-end time per streamed token in µs.
     #[serde(default)]
     pub emit_us: Option<f64>,
-    /// Speculative decoding [default: none].
+    /// Settings of speculative decoding [default: none].
     #[serde(default)]
     pub speculative: Option<DraftChoice>,
 }
@@ -142,7 +142,7 @@ pub struct DraftChoice {
     /// Name of a draft with a published accepted length.
     #[serde(default)]
     pub accepted_like: Option<String>,
-    /// Cost of the proposals.
+    /// Cost of the tokens that the draft proposes.
     #[serde(default)]
     pub draft: DraftSpec,
 }

@@ -23,7 +23,6 @@ use crate::traffic::{Emission, EngineRejection, Failure, RequestEvent, Submit};
 /// queue would never leave one instant.
 const REFUSAL: Span = Span::from_micros(100);
 
-/// The attempts in flight.
 pub(crate) struct Exchanges<'a, 'p> {
     plan: &'a SimLevelPlan<'p>,
     open: Slots<Exchange>,
@@ -349,7 +348,6 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         u64::from(self.plan.id & 0xffff) << 48 | u64::from(attempt & 0xff) << 40 | request & 0xff_ffff_ffff
     }
 
-    /// Returns a record without events.
     fn record(&self, attempted: &AttemptPlan) -> Attempt {
         let arrival = &attempted.arrival;
         let due = self.plan.start + Span(attempted.due.0);

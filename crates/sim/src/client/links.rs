@@ -2,7 +2,7 @@
 //!
 //! The network takes no time here, so a connection has no cost. Only its record matters: its age, its earlier
 //! requests, and waits for it. Connections are reused last in, first out, as in `plimsoll-client`. Each level opens
-//! its connections before the load; reusing those of an earlier level, as sockets do, would change no time.
+//! its connections before the load; reusing the connections of an earlier level, as sockets do, would change no time.
 
 use plimsoll_model::{At, How, Load, Outcome};
 use plimsoll_workload::Connections;

@@ -76,13 +76,13 @@ pub struct SimLevelPlan<'a> {
     pub max_rate_per_s: Option<f64>,
 }
 
-/// Default of [`LevelPlan::most_in_flight`]: 100 times the concurrency of an engine.
+/// Default of [`SimLevelPlan::most_in_flight`]: 100 times the concurrency of an engine.
 pub(crate) const MOST_IN_FLIGHT: u32 = 200_000;
 
-/// Default of [`LevelPlan::most_attempts`].
+/// Default of [`SimLevelPlan::most_attempts`].
 pub(crate) const MOST_ATTEMPTS: u64 = 20_000_000;
 
-/// Default of [`LevelPlan::scrape_every`].
+/// Default of [`SimLevelPlan::scrape_every`].
 pub(crate) const SCRAPE_EVERY: Span = Span::from_secs(1);
 
 /// The sink of a level's rows, each written when it is complete.
@@ -96,7 +96,6 @@ pub trait RowSink {
     }
 }
 
-/// A sink in memory.
 #[derive(Default)]
 struct MemoryRecords {
     attempts: Vec<Attempt>,
@@ -396,7 +395,7 @@ impl SimRun<'_, '_> {
         });
     }
 
-    /// Scrapes the servers' metrics as they were just before that instant.
+    /// Scrapes the servers' metrics with their values just before that instant.
     fn scrape(&mut self, at: At) {
         self.world.settle(at);
         let rows = &mut *self.exchanges.rows;

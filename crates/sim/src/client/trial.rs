@@ -31,7 +31,7 @@ pub struct ProtocolSpec {
 pub enum SendPace {
     /// A constant number in flight: the next request is sent when one ends.
     Closed {
-        /// Number of requests in flight.
+        /// Number of requests that are kept in flight.
         concurrency: u32,
         start: Start,
     },
@@ -39,7 +39,7 @@ pub enum SendPace {
     Wave,
     /// Random arrival times, independent of the responses (Poisson).
     Open {
-        /// Arrival rate in requests/s.
+        /// Mean arrival rate of the open loop in requests/s.
         rate_per_s: f64,
     },
 }
@@ -59,7 +59,6 @@ pub enum Sizes {
     /// Drawn from distributions. An empirical distribution needs a file, which a protocol does not have, and draws
     /// zero.
     Drawn {
-        /// Prompt tokens.
         prompt: Size,
         /// Output tokens.
         output: Size,

@@ -5,7 +5,7 @@
 //! timestamp of a step's end comes after that end.
 //!
 //! [`Batching::run`] processes all events up to an instant. If the same sequences decode in successive steps, it
-//! processes all steps that end by then in closed form. Timestamps, totals and blocks equal those of single steps.
+//! processes all steps that end by then in closed form. Timestamps, totals and blocks equal the results of single steps.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;

@@ -49,7 +49,7 @@ impl BucketHistogram {
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
 
-/// Bounds of vLLM's `time_to_first_token_seconds`.
+/// Bucket bounds of vLLM's histogram `time_to_first_token_seconds`.
 pub const TTFT: &[u64] = &[
     MS,
     5 * MS,
@@ -123,10 +123,9 @@ pub(crate) const REQUEST: &[u64] = &[
 /// vLLM's 1-2-5 bounds of token counts, for a model of 131 072 tokens.
 pub const SIZES: &[u64] =
     &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];
-/// Bounds of vLLM's `iteration_tokens_total`.
+/// Bucket bounds of vLLM's histogram `iteration_tokens_total`.
 pub(crate) const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
 
-/// The counters of one replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaMeter {
     /// Accepted requests that failed.
@@ -137,7 +136,6 @@ pub struct ReplicaMeter {
     pub ended_length: u64,
     /// Responses with the finish reason `stop`.
     pub ended_stop: u64,
-    /// Requests whose client disconnected.
     pub aborted: u64,
     /// Time from the arrival of a request to its first token.
     pub ttft: BucketHistogram,

@@ -17,7 +17,6 @@ pub(crate) struct TokenEmitter {
     turns: VecDeque<i128>,
 }
 
-/// A buffered event.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct PendingTokens {
     pub ps: i128,

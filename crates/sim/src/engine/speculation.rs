@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::spec::error::{SimSpecError, not_negative, range, within};
 use crate::spec::shape::ModelShape;
 
-/// The draft and its acceptance.
+/// The draft of speculative decoding and its acceptance.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeculativeSpec {
@@ -18,12 +18,12 @@ pub struct SpeculativeSpec {
     pub draft_tokens: u32,
     /// Mean number of tokens per sequence and step, including the model's own: from 1 to 1 + k.
     pub accepted_length: f64,
-    /// Cost of the proposals.
+    /// Cost of the tokens that the draft proposes.
     #[serde(default)]
     pub draft: DraftSpec,
 }
 
-/// The cost of a draft.
+/// The cost of a draft per proposed token.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DraftSpec {
@@ -32,7 +32,7 @@ pub enum DraftSpec {
     Lookup,
     /// A few layers of the model's shape and its head, once per proposed token (EAGLE, MTP).
     Layers {
-        /// Number of layers.
+        /// Number of layers of the draft.
         layers: u32,
     },
     /// A small model on the same GPUs, once per proposed token.
@@ -42,9 +42,9 @@ pub enum DraftSpec {
     },
     /// Given times, once per proposed token.
     Linear {
-        /// Time per pass in µs.
+        /// Time per pass of the draft in µs.
         base_us: f64,
-        /// Time per sequence in µs.
+        /// Time per sequence and pass in µs.
         sequence_us: f64,
     },
 }

@@ -196,7 +196,7 @@ impl Faults {
     }
 
     /// Fails if a fault rejects the request. `replica` = `None` checks the faults in front of all replicas, else
-    /// those of this one.
+    /// the faults of this one.
     pub fn refuse(&mut self, replica: Option<u32>, id: u64, at: At) -> Result<(), EngineRejection> {
         for place in 0..self.list.len() {
             let this = &mut self.list[place];

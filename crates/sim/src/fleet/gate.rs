@@ -90,7 +90,6 @@ impl Gate {
 }
 
 impl Fleet {
-    /// Processes a new request.
     pub(crate) fn pass_gate(&mut self, now: At, request: Submit) -> Result<(), EngineRejection> {
         self.see_replicas();
         let id = request.id;
@@ -158,7 +157,7 @@ impl Fleet {
         }
     }
 
-    /// Sends the requests that may start, and fails those that may not.
+    /// Sends the requests that may start, and fails the others.
     pub(crate) fn pump(&mut self, now: At) {
         self.see_replicas();
         loop {

@@ -2,7 +2,7 @@
 //!
 //! Replicas are independent, so each is advanced only when its state is needed. A policy without loads advances only
 //! the chosen replica, and a step advances the replicas with emissions. Emissions are returned in order of time; at
-//! one instant those of the fleet come first, then by replica. One calendar for all replicas' steps was rejected,
+//! one instant the fleet's events come first, then by replica. One calendar for all replicas' steps was rejected,
 //! because every step would pay for what only rare reads need.
 //!
 //! If a response has effects elsewhere, the fleet *watches*: engines then advance in order of time. Examples are a

@@ -1,6 +1,6 @@
 //! The configuration of a batching server: instances, the batcher's rules, and the cost of a batch.
 //!
-//! Names and meanings are those of Triton's model configuration, so that a `config.pbtxt` can be copied manually.
+//! Names and meanings come from Triton's model configuration, so that a `config.pbtxt` can be copied manually.
 //! Sequence batching, ensembles, rate limits and the response cache are left out, because they are separate
 //! mechanisms.
 //!
@@ -32,7 +32,7 @@ pub struct DynamicSpec {
     /// scheduler].
     #[serde(default)]
     pub dynamic_batching: Option<BatcherSpec>,
-    /// Costs before the queue.
+    /// Costs of a request before the queue.
     #[serde(default)]
     pub front: FrontSpec,
     /// Cost of a batch on an instance.
@@ -74,7 +74,7 @@ pub struct BatcherSpec {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LevelPolicySpec {
-    /// Priority level, from 1.
+    /// Number of the priority level, from 1.
     pub level: u32,
     /// Queue policy of the level.
     pub policy: QueuePolicySpec,
@@ -109,7 +109,7 @@ pub enum TimeoutAction {
     Delay,
 }
 
-/// The costs before the queue.
+/// The costs of a request before the queue.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FrontSpec {
@@ -171,13 +171,13 @@ pub struct TableSpec {
     pub points: Vec<BatchPoint>,
 }
 
-/// One measured time.
+/// The measured time of one batch size.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchPoint {
-    /// Items in the batch.
+    /// Number of items in the batch.
     pub items: u32,
-    /// Measured time in ms.
+    /// Measured time of the batch in ms.
     pub ms: f64,
 }
 

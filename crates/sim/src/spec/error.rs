@@ -11,7 +11,7 @@ pub enum SimSpecError {
     /// A number is outside the valid range of its field.
     #[error("{field}: {value} is not {expected}")]
     Range {
-        /// Path of the field.
+        /// Dotted path of the field in the specification.
         field: &'static str,
         value: String,
         expected: &'static str,
@@ -28,13 +28,12 @@ pub enum SimSpecError {
         reserved_gb: f64,
         /// Memory × utilisation, GB.
         usable_gb: f64,
-        /// Missing memory, GB.
         over_gb: f64,
     },
     /// The memory has no space for a single KV block.
     #[error("no KV cache: {why}")]
     NoKvBlocks {
-        /// Source of the zero.
+        /// Reason as a phrase: the source of the zero.
         why: String,
     },
     /// The KV blocks must be given, because the step model does not model memory.
@@ -49,7 +48,6 @@ pub enum SimSpecError {
         /// Kind of the name: a model, a GPU.
         what: &'static str,
         asked: String,
-        /// Similar names, comma-separated.
         nearest: String,
     },
     /// A draft without a published accepted length at this number of tokens.
@@ -58,7 +56,7 @@ pub enum SimSpecError {
     )]
     UnknownDraft {
         asked: String,
-        /// Known names, comma-separated.
+        /// Names of the known drafts, separated by commas.
         known: String,
     },
     /// A model and a GPU that can't be combined as requested.
@@ -78,7 +76,7 @@ pub enum SimSpecError {
     },
 }
 
-/// Returns a [`SpecError::Range`] for this field.
+/// Returns a [`SimSpecError::Range`] for this field.
 pub(crate) fn range(field: &'static str, value: impl ToString, expected: &'static str) -> SimSpecError {
     SimSpecError::Range { field, value: value.to_string(), expected }
 }

@@ -38,9 +38,9 @@ pub enum FaultKind {
     Noisy {
         /// Factor on the duration of a step, at least 1.
         factor: f64,
-        /// Mean active period.
+        /// Mean length of the active periods.
         on: Span,
-        /// Mean idle period.
+        /// Mean length of the idle periods.
         off: Span,
     },
     /// Steps neither begin nor end. The stall repeats `times` times, or until the end of the run.
@@ -84,7 +84,7 @@ pub enum FaultKind {
     },
     /// Requests are admitted together at the end of each window.
     BatchWindow {
-        /// Length of the window.
+        /// Length of the window in which requests are collected.
         window: Span,
     },
     /// A share of the requests is rejected with a status.
@@ -126,9 +126,8 @@ pub enum FaultKind {
     },
     /// A dependency in front of the engine (a guardrail, a vector store) delays every request.
     Dependency {
-        /// Mean delay.
+        /// Mean delay of a request in the dependency.
         delay: Span,
-        /// Distribution of the delay.
         spread: DelayDistribution,
         /// Share of affected requests, 1 by default.
         share: f64,
@@ -137,7 +136,7 @@ pub enum FaultKind {
     },
     /// Idle replicas are removed; the next request waits for a cold start.
     ScaleToZero {
-        /// Idle time before removal.
+        /// Idle time after which the replicas are removed.
         idle: Span,
     },
 }

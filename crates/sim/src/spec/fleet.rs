@@ -18,7 +18,7 @@ pub const MAX_REPLICAS: u32 = plimsoll_policy::MOST_REPLICAS;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorldSpec {
-    /// Engine of each replica.
+    /// Engine that runs on each replica.
     pub engine: EngineSpec,
     /// Number of replicas, and their environment.
     #[serde(default)]
@@ -34,7 +34,7 @@ pub struct WorldSpec {
 pub struct FleetSpec {
     /// Number of replicas at the start, all ready [default: 1].
     pub replicas: u32,
-    /// Routing policy.
+    /// Routing policy of the simulated router.
     pub route: RouteSpec,
     /// Gateway in front of the replicas, as in its file; replaces `route` [default: none].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ pub struct DisaggregationSpec {
     pub prefill_replicas: u32,
     /// Number of replicas for decode.
     pub decode_replicas: u32,
-    /// Transfer speed in GB/s.
+    /// Speed of the KV transfer in GB/s.
     #[serde(default = "transfer_gb_per_s")]
     pub transfer_gb_per_s: f64,
     /// KV cache per token in bytes [default: derived from the step model].
@@ -132,7 +132,7 @@ pub struct DisaggregationSpec {
     pub kv_bytes_per_token: Option<f64>,
 }
 
-/// Adapters (LoRA), some of which a replica has loaded. The simulation ignores their effect on step times.
+/// Adapters (LoRA); each replica has loaded some of them. The simulation ignores their effect on step times.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdapterSpec {
@@ -141,7 +141,7 @@ pub struct AdapterSpec {
     pub names: Vec<String>,
     /// Maximum number of loaded adapters per replica; the least recently used idle one is evicted.
     pub slots: u32,
-    /// Time to load an adapter.
+    /// Time to load an adapter, such as `200ms`.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub load: Span,

@@ -11,44 +11,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::error::{SimSpecError, not_negative, positive, range};
 
-/// A distribution of times.
+/// A distribution of times in milliseconds.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "law", rename_all = "snake_case", deny_unknown_fields)]
 pub enum LawSpec {
     /// Constant time (the D of M/D/c).
     Deterministic {
-        /// Time in ms.
+        /// Time in milliseconds, equal for every draw.
         ms: f64,
     },
     /// Exponential distribution, memoryless (the second M of M/M/c).
     Exponential {
-        /// Mean in ms.
+        /// Mean of the distribution in ms.
         mean_ms: f64,
     },
     /// Uniform distribution between two limits.
     Uniform {
-        /// Minimum in ms.
+        /// Minimum of the distribution in ms.
         low_ms: f64,
-        /// Maximum in ms.
+        /// Maximum of the distribution in ms.
         high_ms: f64,
     },
-    /// Lognormal distribution.
+    /// Lognormal distribution with a median and sigma.
     Lognormal {
-        /// Median in ms.
+        /// Median of the distribution in ms.
         median_ms: f64,
-        /// Standard deviation of the logarithm.
+        /// Standard deviation of the natural logarithm.
         sigma: f64,
     },
     /// Gamma distribution, from nearly constant (small cv) over exponential (1) to bursty.
     Gamma {
-        /// Mean in ms.
+        /// Mean of the distribution in ms.
         mean_ms: f64,
-        /// Coefficient of variation.
+        /// Coefficient of variation: standard deviation / mean.
         cv: f64,
     },
     /// Mixture of two exponentials that each carry half of the mean: many short times, few long ones.
     Hyperexponential {
-        /// Mean in ms.
+        /// Mean of the distribution in ms.
         mean_ms: f64,
         /// Coefficient of variation, at least 1.
         cv: f64,

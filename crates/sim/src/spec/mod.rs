@@ -78,7 +78,7 @@ pub struct CannedSpec {
 pub struct QueueSpec {
     /// Number of servers (c), at least 1.
     pub servers: u32,
-    /// Distribution of the service time.
+    /// Distribution of the service time of a request.
     pub service: LawSpec,
     /// Maximum number of waiting requests; further ones are rejected [default: no limit].
     #[serde(default)]
@@ -89,7 +89,7 @@ pub struct QueueSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchingSpec {
-    /// Scheduling policy [default: vLLM v1].
+    /// Settings of the scheduler [default: vLLM v1].
     #[serde(default)]
     pub policy: PolicySpec,
     /// Prefix caching of KV blocks; effective only if requests have block hashes [default: true].
@@ -126,17 +126,17 @@ pub struct BatchingSpec {
     /// Front-end time per streamed token in µs, in sequence and concurrent with the next step [default: 0].
     #[serde(default)]
     pub emit_us: f64,
-    /// Speculative decoding [default: none].
+    /// Settings of speculative decoding [default: none].
     #[serde(default)]
     pub speculative: Option<SpeculativeSpec>,
-    /// Cost of a step.
+    /// Cost of one step of the engine.
     pub step: StepSpec,
     /// Origin of the figures, without effect on the simulation.
     #[serde(default)]
     pub origin: Option<Box<OriginSpec>>,
 }
 
-/// The cost of a step.
+/// The cost of one step of the engine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum StepSpec {
@@ -150,7 +150,7 @@ pub enum StepSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinearSpec {
-    /// Time per step in µs.
+    /// Constant part of the time per step in µs.
     pub base_us: f64,
     /// Time per decoding sequence in µs.
     pub decode_us: f64,

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OriginSpec {
-    /// Model name in the catalogue.
+    /// Name of the model in the catalogue.
     pub model: String,
-    /// GPU name in the catalogue.
+    /// Name of the GPU in the catalogue.
     pub gpu: String,
     /// Number of GPUs that share a layer.
     pub tensor_parallel: u32,
@@ -17,7 +17,7 @@ pub struct OriginSpec {
     pub dtype: String,
     /// Dtype of the KV cache.
     pub kv_dtype: String,
-    /// Serving engine: vllm, sglang, tensorrt-llm.
+    /// Serving engine: `vllm`, `sglang` or `tensorrt-llm`.
     pub server: String,
     /// Version of the serving engine, empty if unknown.
     pub version: String,
@@ -25,7 +25,7 @@ pub struct OriginSpec {
     pub kv_blocks: Option<u32>,
     /// Protocol of the measurements, empty if there were none.
     pub protocol: String,
-    /// Origin of the figures.
+    /// Origin of the figures: assumed, measured or calibrated.
     pub basis: ProfileBasis,
     /// Expected error of a step's time in percent.
     pub expected_error_percent: f64,
@@ -33,7 +33,7 @@ pub struct OriginSpec {
     pub notes: Vec<String>,
     /// Errors on held-out measurements, per metric.
     pub held_out: Vec<HeldOut>,
-    /// Loads that the measurements cover.
+    /// Range of the loads that the measurements cover.
     pub range: Option<LoadRange>,
 }
 
@@ -61,7 +61,7 @@ pub enum ProfileBasis {
     /// Efficiencies without any measurement.
     #[default]
     Assumed,
-    /// Measurements of a running server.
+    /// Measurements of a running server with this engine.
     Calibrated,
 }
 

@@ -13,7 +13,7 @@ use crate::spec::error::{SimSpecError, not_negative, positive, range, within};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelShape {
-    /// Number of layers.
+    /// Number of layers of the model.
     pub layers: u32,
     /// Width of the residual stream.
     pub hidden: u32,
@@ -21,11 +21,11 @@ pub struct ModelShape {
     pub q_heads: u32,
     /// Number of key and value heads.
     pub kv_heads: u32,
-    /// Size of a head.
+    /// Size of each head in elements.
     pub head_dim: u32,
     /// Width of the feed-forward part, of one expert in a mixture of experts.
     pub ffn: u32,
-    /// Number of vocabulary entries.
+    /// Number of entries in the vocabulary.
     pub vocab: u32,
     /// Bytes per weight of the layers.
     pub weight_bytes: f64,
@@ -89,9 +89,9 @@ pub struct LatentSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WindowSpec {
-    /// Window size in tokens.
+    /// Size of the attention window in tokens.
     pub tokens: u32,
-    /// Number of windowed layers.
+    /// Number of layers with a window.
     pub layers: u32,
 }
 
@@ -133,7 +133,7 @@ impl ModelShape {
         self.experts.as_ref().map_or(self.layers, |experts| experts.dense_layers)
     }
 
-    /// Returns the parameters of the output head, which equal those of the embedding.
+    /// Returns the parameters of the output head, which equal the parameters of the embedding.
     pub(crate) fn head_params(&self) -> f64 {
         f64::from(self.vocab) * f64::from(self.hidden)
     }

@@ -30,7 +30,6 @@ const MAKER: &str = "plimsoll ";
 pub(crate) trait ColumnValue: Copy + Default + 'static {
     /// Physical type: INT32 for integers up to 32 bits, INT64 for larger ones.
     type Column: DataType;
-    /// Logical type in the schema.
     const LOGICAL: &'static str;
     /// Converts the value to its stored form.
     fn store(self) -> <Self::Column as DataType>::T;

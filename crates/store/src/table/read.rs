@@ -273,7 +273,6 @@ impl<'g, R: 'static> RowGroupRows<'g, R> {
 /// A function that fills one column of a batch of rows.
 type Fill<'g, R> = Box<dyn FnMut(&mut [R]) -> ParquetResult<()> + 'g>;
 
-/// The filling of one column.
 pub(super) struct Job<'g, R> {
     /// Set if all rows of the group are equal in this column, so that refilled rows keep the value.
     once: bool,

@@ -384,7 +384,7 @@ impl AlertBoard {
         (now - since >= least).then_some(since)
     }
 
-    /// Fires or keeps the alert if the condition holds, and resolves it otherwise.
+    /// Fires or keeps the alert if the condition is true, and resolves it otherwise.
     fn hold(
         &mut self,
         kind: AlertKind,

@@ -12,7 +12,7 @@
 //! * A bet never loses more than its stake, and stays fair. m ≥ n keeps every factor at 1 − f or more. The factor's
 //!   mean is at most 1 while, on average, at most the share p of the block's requests is over. That average is
 //!   conditional on the earlier blocks and the block's size. Any m ≥ n suffices for that.
-//! * While n stays within the expected size, m is known before the block. The bound then also holds if size and share
+//! * While n stays within the expected size, m is known before the block. The bound is then also valid if size and share
 //!   are correlated, as in bursts. E[k − p n] ≤ 0 is enough, and each request has equal weight, as in the budget. A
 //!   bet on the block's own share (m = n) would test the mean of the blocks' shares. It would report a ceiling as
 //!   broken whose few slow requests came in small blocks.

@@ -77,7 +77,6 @@ plimsoll_model::named! {
         ColdStarts => "cold_starts",
         /// A replica has running requests and makes no progress.
         Stalled => "stalled",
-        /// A metrics endpoint fails.
         SourceLost => "source_lost",
         /// The signal of a row is missing on every metrics endpoint.
         Absent => "absent",

@@ -96,7 +96,7 @@ impl RowWatch {
     }
 }
 
-/// Returns `4 % to 6 % of 2218 requests in 70 s are over it, 1 % allowed`.
+/// Returns the evidence as text: `4 % to 6 % of 2218 requests in 70 s are over it, 1 % allowed`.
 pub fn evidence(what: &str, (since, over): (At, OverCount), now: At, row: &RowWatch) -> String {
     let percent = |count: u64| shown(count as f64 / over.n.max(1) as f64, &AmountUnit::Share);
     let share = match over.least == over.most {

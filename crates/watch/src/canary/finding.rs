@@ -27,7 +27,6 @@ impl CanaryVerdict {
 /// The state of a canary at an instant.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CanaryFinding {
-    /// Time since the start, s.
     pub at_s: f64,
     pub verdict: CanaryVerdict,
     pub why: String,

@@ -50,7 +50,7 @@ pub struct ReplicaMinute {
 /// A latency with an edge, or failures.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CanaryMeasure {
-    /// Name of the measure: `ttft over 0.25 s`.
+    /// Name of the measure, for example `ttft over 0.25 s`.
     pub what: String,
     /// Maximum accepted increase of the share.
     pub margin: f64,
@@ -180,7 +180,7 @@ impl Judge {
 struct Sum {
     n: u64,
     over: u64,
-    /// Mean of their own shares before the deploy.
+    /// Mean of the replicas' shares before the deploy.
     own: f64,
 }
 

@@ -36,7 +36,6 @@ pub struct Outright {
 }
 
 impl Outright {
-    /// Adds a request that ended.
     pub fn take(&mut self, arm: Arm, failed: bool) {
         let (own, most) = match arm {
             Arm::Base => (&mut self.base, BESIDE),

@@ -38,7 +38,6 @@ impl RequestsTrial {
         }
     }
 
-    /// Adds an ended attempt.
     pub fn take(&mut self, row: &Attempt) {
         let Some(name) = row.answer.replica.as_ref().filter(|name| self.arms.contains_key(*name)) else {
             return;

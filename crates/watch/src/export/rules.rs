@@ -19,7 +19,6 @@ use super::{ExportSpec, comments, slug};
 use crate::alert::burn::span_words;
 use crate::alert::{AlertKind, Pair};
 
-/// Evaluation interval, s.
 pub(crate) const INTERVAL_S: i64 = 30;
 /// Window of the counts, as PromQL and in s. With at least five scrapes in it, an increase is complete.
 pub(crate) const WINDOW: &str = "5m";
@@ -153,7 +152,7 @@ impl Row<'_> {
         }
     }
 
-    /// Writes the share's bounds at the file's alpha over its window, and the verdict: 0 holds, 1 inconclusive, 2
+    /// Writes the share's bounds at the file's alpha over its window, and the verdict: 0 passes, 1 inconclusive, 2
     /// broken, 3 no traffic.
     fn verdict(&self, out: &mut String) {
         let window = self.file.load.as_ref().and_then(|load| load.window);
@@ -394,7 +393,7 @@ pub(crate) fn gauge(source: &ExportSource, signal: Signal) -> Option<String> {
     (!each.is_empty()).then(|| each.join(" + "))
 }
 
-/// Returns counters of which one rises while a server computes, and the window in which it must. Some servers count
+/// Returns counters that include one that rises while a server computes, and the window in which it must. Some servers count
 /// output tokens at the end (SGLang, llama.cpp), but steps or token gaps continuously.
 fn moving(source: &ExportSource) -> (Vec<String>, &'static str) {
     let of = |signal, part| -> Vec<String> {

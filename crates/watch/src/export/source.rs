@@ -123,7 +123,7 @@ pub(crate) struct Metric {
 }
 
 impl Metric {
-    /// Returns `name{matchers, more}`.
+    /// Returns a selector of the metric: `name{matchers, more}`.
     pub fn with(&self, more: &[&str]) -> String {
         let all: Vec<&str> = self.matchers.iter().map(String::as_str).chain(more.iter().copied()).collect();
         if all.is_empty() { self.name.clone() } else { format!("{}{{{}}}", self.name, all.join(",")) }
@@ -141,7 +141,7 @@ impl Metric {
         format!("{}{{{}}}", self.name, all.filter_map(one).collect::<Vec<_>>().join(","))
     }
 
-    /// Returns `sum(increase(name{…}[5m]))`.
+    /// Returns the increase as PromQL: `sum(increase(name{…}[5m]))`.
     pub(crate) fn increase(&self, more: &[&str], window: &str) -> String {
         format!("sum(increase({}[{window}]))", self.with(more))
     }

@@ -29,7 +29,7 @@ const ALIKE: f64 = 1.1;
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct BracketRow {
     pub metric: Signal,
-    /// Percentile, 0 to 1.
+    /// Percentile as a fraction: 0.99 is p99.
     pub p: f64,
     pub base: EdgeBracket,
     pub candidate: EdgeBracket,

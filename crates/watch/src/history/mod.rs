@@ -20,7 +20,7 @@ use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::{At, Span};
 use serde::Serialize;
 
-/// The origin of a signal (a gateway, or any other as [`Layer::Engine`]), and the signal.
+/// The origin of a signal (a gateway, or any other as [`SignalLayer::Engine`]), and the signal.
 pub type KeptSignal = (SignalLayer, Signal);
 
 /// The length of blocks, the shortest first.
@@ -63,7 +63,6 @@ pub struct HistoryBlock {
     pub from: At,
     /// Scrape at which the counts end.
     pub to: At,
-    /// Watched duration of the interval.
     pub watched: Span,
     pub restarts: u64,
     pub counters: BTreeMap<KeptSignal, f64>,
@@ -85,7 +84,6 @@ pub struct GaugeRange {
 /// Blocks of one length, from the first to the last.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct KeptStretch {
-    /// Length of a block, s.
     pub length_s: f64,
     /// Start of the first block, s since 1970.
     pub from_s: f64,
@@ -93,7 +91,6 @@ pub struct KeptStretch {
     pub to_s: f64,
     pub watched_s: f64,
     pub blocks: u64,
-    /// Size on disk, bytes.
     pub bytes: u64,
 }
 

@@ -11,7 +11,6 @@ pub use request::{
 };
 pub use response::{Answers, BodyChange, Mutation};
 
-/// Path of the only method.
 pub const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 /// Service name for health checks.
 pub const SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";

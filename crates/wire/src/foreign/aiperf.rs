@@ -15,7 +15,6 @@ use plimsoll_model::{
 use super::json::{self, Json};
 use super::{CUT, FileRead, ForeignError, failed, later, partial, said, signed_ns, span_ns};
 
-/// Parser state between lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Lines {
     rows: Vec<ForeignRow>,

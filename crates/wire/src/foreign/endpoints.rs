@@ -15,7 +15,6 @@ use plimsoll_model::{
 use super::json::{self, Json};
 use super::{CUT, FileRead, ForeignError, failed, hashed, partial, said};
 
-/// Parser state between lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Lines {
     rows: Vec<ForeignRow>,

@@ -32,7 +32,6 @@ struct Request {
     failed: bool,
 }
 
-/// Parser state between lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Lines {
     is_csv: bool,

@@ -6,26 +6,26 @@ pub const UNDERSTOOD: &str = "results of vLLM bench, SGLang bench, GuideLLM (JSO
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// `vllm bench serve --save-result`, also as JSON Lines.
+    /// Result of `vllm bench serve --save-result`, also as JSON Lines.
     Vllm,
     Sglang,
     GuideLlm,
-    /// AIPerf's rows: `profile_export.jsonl`.
+    /// Rows of AIPerf, in the file `profile_export.jsonl`.
     AiPerfRows,
-    /// AIPerf's aggregates: `profile_export_aiperf.json`.
+    /// Aggregates of AIPerf, in the file `profile_export_aiperf.json`.
     AiPerfSummary,
     /// Any file of GenAI-Perf or perf_analyzer.
     GenAiPerf,
     InferencePerf,
-    /// LoadGen's trace: `mlperf_log_trace.json`.
+    /// Trace of LoadGen, in the file `mlperf_log_trace.json`.
     LoadGenTrace,
-    /// LoadGen's detail log: `mlperf_log_detail.txt`.
+    /// Detail log of LoadGen, in the file `mlperf_log_detail.txt`.
     LoadGenDetail,
-    /// MLPerf Endpoints' events: `events.jsonl`.
+    /// Events of MLPerf Endpoints, in the file `events.jsonl`.
     EndpointsEvents,
-    /// MLPerf Endpoints' aggregates: `result_summary.json`.
+    /// Aggregates of MLPerf Endpoints, in the file `result_summary.json`.
     EndpointsSummary,
-    /// MLPerf Endpoints' settings: `config.yaml`.
+    /// Settings of MLPerf Endpoints, in the file `config.yaml`.
     EndpointsConfig,
     K6Points,
     K6Csv,

@@ -40,7 +40,6 @@ pub enum ForeignError {
         tool: &'static str,
         /// Line number, from 1.
         line: u64,
-        /// Expected content.
         expected: &'static str,
     },
     /// A known file that lacks the data for an import.

@@ -159,7 +159,6 @@ pub fn of_model(model: &str, version: Option<&str>) -> Vec<u8> {
     bytes
 }
 
-/// The content of one `ModelInferResponse`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Response<'a> {
     pub outputs: u32,
@@ -170,7 +169,6 @@ pub(crate) struct Response<'a> {
     pub raw: Vec<(Option<Datatype>, &'a [u8])>,
 }
 
-/// Parses a `ModelInferResponse`.
 pub(crate) fn response(message: &[u8]) -> Result<Response<'_>, ProtobufError> {
     let (mut found, mut types, mut raw) = (Response::default(), Vec::new(), Vec::new());
     let mut fields = Fields::of(message);

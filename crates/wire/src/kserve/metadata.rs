@@ -6,9 +6,7 @@ use serde::Deserialize;
 
 use crate::head::bounded;
 
-/// Limit of inputs per model.
 pub(crate) const INPUTS_MAX: usize = 256;
-/// Limit of dimensions per tensor.
 pub(crate) const DIMS_MAX: usize = 32;
 /// Longest name kept, in bytes.
 pub(super) const NAME_MAX: usize = 256;

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 pub use super::check::parse;
 use super::metadata::DIMS_MAX;
 
-/// Name of the default input.
 pub const INPUT: &str = "INPUT";
 pub const OUTPUT: &str = "OUTPUT";
 /// Elements per row of the default input. It is small because the measurement is the engine's time, not the loopback's.
@@ -64,7 +63,6 @@ impl ServedInput {
     }
 }
 
-/// A validated inference request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InferRequest {
     /// Request id, which the answer repeats.

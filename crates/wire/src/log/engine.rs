@@ -13,7 +13,6 @@ use crate::instant::days;
 
 const S: i64 = 1_000_000_000;
 
-/// Parser state from earlier lines.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// llama.cpp: tasks in a slot.

@@ -2,7 +2,6 @@
 
 use super::request::{BadRequest, bad};
 
-/// Limit of parts per form.
 const PARTS_MAX: usize = 64;
 /// Longest boundary in bytes (RFC 2046, 5.1.1).
 const BOUNDARY_MAX: usize = 70;

@@ -34,7 +34,7 @@ pub struct StreamEnd {
 pub struct Reply<'a> {
     /// Answer id (`chatcmpl-…`).
     pub id: &'a str,
-    /// Creation time, seconds since 1970.
+    /// Creation time in seconds since 1970 (UTC).
     pub created_s: i64,
     pub model: &'a str,
     /// Index of the first word of the text in the engine's vocabulary.

@@ -132,7 +132,7 @@ struct OllamaOptions {
 struct Message<'a> {
     #[serde(borrow, default)]
     content: Option<&'a RawValue>,
-    /// Pictures in Ollama's field.
+    /// Images in the field that Ollama uses.
     #[serde(borrow, default)]
     images: Option<Vec<Cow<'a, str>>>,
 }

@@ -82,7 +82,6 @@ fn micros(raw: &str) -> Option<i64> {
     whole.checked_mul(1_000)?.checked_add(if is_negative { -nanos } else { nanos })
 }
 
-/// The events read so far.
 #[derive(Default)]
 pub(crate) struct Chrome<'a> {
     pub events: u64,

@@ -16,7 +16,6 @@ const ERROR: u8 = 2;
 #[derive(Clone, Debug)]
 pub struct ClientSpans {
     pub run: String,
-    /// Version of the measuring program.
     pub version: String,
     pub protocol: Protocol,
     pub stream: bool,

@@ -25,12 +25,10 @@ const KEYS_SHOWN: usize = 8;
 
 /// The content of a document so far.
 pub(crate) struct TraceDocument<'a> {
-    /// Receiver of complete spans.
     each: SpanVisitor<'a>,
     notes: Notes,
     format: Option<TraceFormat>,
     chrome: Chrome<'a>,
-    /// Top-level keys that are unknown.
     unknown: Vec<String>,
     documents: u64,
     /// Whether there are spans of a tracer with an unsupported format.
@@ -50,7 +48,6 @@ pub(crate) struct DocumentNotes {
     pub format: Option<TraceFormat>,
     /// Counts of changed or omitted parts.
     pub notes: Notes,
-    /// Description of an unknown document.
     pub words: String,
 }
 

@@ -37,7 +37,6 @@ enum Mode {
     Whole,
 }
 
-/// An incremental parser of traces.
 #[derive(Debug)]
 pub struct TraceFeed {
     /// Buffered bytes that are not parsed yet.

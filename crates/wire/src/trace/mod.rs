@@ -98,7 +98,6 @@ pub enum TraceError {
         line: usize,
         /// Column of the error, from 1.
         column: usize,
-        /// Message of the parser.
         what: String,
     },
     #[error("not OTLP protobuf: expected {expected} at byte {at} of a message")]
@@ -115,13 +114,13 @@ pub enum TraceError {
     },
     #[error("no traces in it: expected OTLP (protobuf or JSON), Jaeger or Chrome/Kineto JSON, found {found}")]
     Unknown {
-        /// Description of the bytes.
+        /// Description of the bytes at the start.
         found: String,
     },
     /// The bytes are JSON, but not OTLP's.
     #[error("no OTLP request: expected an object with resourceSpans, found {found}")]
     NotOtlp {
-        /// Description of the document.
+        /// Description of the document that was found.
         found: String,
     },
 }

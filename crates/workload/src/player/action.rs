@@ -12,7 +12,6 @@ pub enum Action {
     Send(AttemptPlan),
     /// Abandon the attempt and report it `ended` with a time-out.
     TimeOut {
-        /// Arrival number of the request.
         request: u64,
         /// Attempt number, from 0.
         attempt: u16,
@@ -20,7 +19,6 @@ pub enum Action {
     },
     /// Cancel the attempt as planned and report it `ended` as cancelled.
     Cancel {
-        /// Arrival number of the request.
         request: u64,
         /// Attempt number, from 0.
         attempt: u16,
@@ -38,7 +36,7 @@ pub enum Deadline {
 /// One attempt of an arrival, with the limits that the caller must enforce.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AttemptPlan {
-    /// Arrival. Its `due` is the scheduled time; [`Attempted::due`] is the actual one.
+    /// Arrival. Its `due` is the scheduled time; [`AttemptPlan::due`] is the actual one.
     pub arrival: Arc<Arrival>,
     /// Attempt number; 0 for the first attempt.
     pub attempt: u16,
@@ -70,10 +68,8 @@ impl AttemptPlan {
 /// The consequence of an attempt's end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum AttemptEnd {
-    /// The request has ended.
     Final,
     WillRetry {
-        /// Time of the retry.
         at: At,
     },
     /// The attempt had already ended, so no row must be recorded.

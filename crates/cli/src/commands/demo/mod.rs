@@ -28,7 +28,7 @@ const TOKENS: (u32, u32) = (64, 4);
 /// Duration without `--time`.
 const TIME: &str = "60s";
 
-/// Divisor of the duration for the time of the hold phase at the found limit.
+/// Divisor of the duration for the time of the sustained level at the found limit.
 const HOLD_SHARE: i64 = 6;
 
 /// The example budget of the demo, which its output states.

@@ -50,7 +50,6 @@ const POLL: Duration = Duration::from_millis(100);
 #[derive(Serialize, Deserialize)]
 pub struct DiagnosisFile {
     pub allowed: ActiveSpec,
-    /// Experiments with their results.
     pub tried: Vec<ExperimentReport>,
     /// The baseline run, reduced to the data that the diagnosis needs; `None` without a baseline.
     #[serde(default)]

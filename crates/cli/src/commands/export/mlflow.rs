@@ -18,7 +18,7 @@ use crate::rows::WholeRun;
 const TOKEN: &str = "MLFLOW_TRACKING_TOKEN";
 /// Maximum number of metrics per MLflow request.
 const BATCH: usize = 1000;
-/// Response timeout of a request.
+/// Time limit for one response of the MLflow server.
 const PATIENCE: Span = Span::from_secs(30);
 
 /// Logs the run. Returns its address and the number of its metrics.

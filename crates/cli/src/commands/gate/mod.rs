@@ -24,7 +24,6 @@ use crate::flags::{GateArgs, OutputFormat};
 use crate::measure::{line_spec, verdict as trust};
 use crate::{baseline, history, out, recover, rows};
 
-/// Evaluates and prints.
 pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
     let map = mapping(&args.map_exit)?;
     let ended = judged(args).or_else(|stop| {
@@ -92,7 +91,7 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     Ok(exit(&finding, &measured.findings))
 }
 
-/// Returns the head of the answer: verdict, sentence, the rows that do not hold, and the command that explains them.
+/// Returns the head of the answer: verdict, sentence, the rows that do not pass, and the command that explains them.
 fn head(finding: &GateFinding, run: &str) -> AnswerHead {
     let rows = finding.rows.iter().filter(|row| row.held != Held::Pass);
     let reasons = rows.map(|row| match row.why.is_empty() {
@@ -112,7 +111,7 @@ fn head(finding: &GateFinding, run: &str) -> AnswerHead {
     }
 }
 
-/// Returns the verdict of a run. If a row fails, the run is read again with its stages, which show the slow one.
+/// Returns the verdict of a run. If a row fails, the run is reloaded with its stages, which show the slow one.
 fn located<'a>(
     (run, rows): (&'a GatedRun, Rows),
     (name, columns): (&str, ColumnSelection),
@@ -148,7 +147,6 @@ fn of_window(args: &GateArgs, budget: &BudgetText, window: &PageWindow) -> Resul
     window.gate(&budget.file, args.format)
 }
 
-/// A run to judge.
 struct GatedRun {
     dir: PathBuf,
     manifest: Manifest,

@@ -35,7 +35,7 @@ use crate::{observed, out};
 
 /// The run kind of a gateway record.
 pub const KIND: &str = "gateway";
-/// Name prefix of the folders.
+/// Name prefix of the folders with recorded traffic.
 const PREFIX: &str = "gateway-";
 /// File of routing decisions in a run folder.
 pub const EXPLAINED: &str = "explain.jsonl";
@@ -61,7 +61,6 @@ pub struct TrafficRecord {
     thread: JoinHandle<RecordEnd>,
 }
 
-/// The result of a record.
 #[derive(Default)]
 pub struct RecordEnd {
     /// Newest folder with a request; `None` if no request was recorded.

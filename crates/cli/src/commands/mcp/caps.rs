@@ -1,6 +1,6 @@
 //! The caps of a server on load: allowed hosts, and what all calls together may use.
 //!
-//! The caps hold for the life of the server, not per call, because an agent can call a tool in a loop.
+//! The caps apply for the life of the server, not per call, because an agent can call a tool in a loop.
 
 use plimsoll_judge::cost::Bill;
 use plimsoll_report::figure;
@@ -23,14 +23,12 @@ pub struct LoadAmount {
     pub cost: f64,
 }
 
-/// A load that a call asks for.
+/// A load that a call requests.
 #[derive(Copy, Clone, Debug)]
 pub struct LoadAsk {
     /// Number of requests; `None` if it depends on the target.
     pub requests: Option<u64>,
-    /// Prompt tokens of a request.
     pub prompt_tokens: u32,
-    /// Output tokens of a request.
     pub output_tokens: u32,
     /// Longest time of the load, s.
     pub seconds: f64,
@@ -38,7 +36,7 @@ pub struct LoadAsk {
     pub in_flight: u32,
 }
 
-/// The caps and what is used of them.
+/// The caps and their used amounts.
 #[derive(Debug)]
 pub struct LoadCaps {
     most: LoadAmount,
@@ -47,7 +45,7 @@ pub struct LoadCaps {
 }
 
 impl LoadCaps {
-    /// Returns caps of which nothing is used.
+    /// Returns caps without any used amount.
     pub fn new(
         requests: u64,
         tokens: u64,

@@ -19,13 +19,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::caps::{LoadAmount, LoadCaps};
 use crate::screen::STOP_WITH_STDIN;
 
-/// Interval between two looks at the limits.
+/// Interval between two checks of the limits.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Longest time of a child that was told to stop, s.
+/// Longest time of a child after the signal to stop, s.
 const STOPPING_S: f64 = 30.0;
 
-/// Time beyond the cap for what is no load: calibration, the last answers, the report, s.
+/// Time beyond the cap for work without load: calibration, the last answers, the report, s.
 const BESIDE_LOAD_S: f64 = 60.0;
 
 /// Longest time of a command that sends no load, s.
@@ -34,9 +34,7 @@ const NO_LOAD_S: f64 = 600.0;
 /// Lines of stderr that are kept.
 const LINES: usize = 20;
 
-/// A child that has ended.
 pub struct ChildEnd {
-    /// Its stdout.
     pub stdout: Vec<u8>,
     /// Its last messages.
     pub messages: Vec<String>,
@@ -124,7 +122,7 @@ impl ChildState<'_> {
         self.stopped.get_or_insert_with(|| (why.to_owned(), at_s));
     }
 
-    /// Reads a line of progress: counts what is used, and tells the client.
+    /// Reads a line of progress: counts the used amounts, and notifies the client.
     async fn see(&mut self, line: String, messages: &mut Vec<String>, context: &RequestContext<RoleServer>) {
         let line: Value = serde_json::from_str(&line).unwrap_or(Value::String(line));
         let message = line["message"].as_str().or(line.as_str());
@@ -173,7 +171,7 @@ impl ChildState<'_> {
     }
 }
 
-/// Returns a line of progress for people.
+/// Returns a line of progress for the user.
 fn summary(line: &Value) -> String {
     let mut parts = vec![line["phase"].as_str().unwrap_or("starting").to_owned()];
     let figures = &line["figures"];

@@ -1,4 +1,4 @@
-//! Cuts a document to a size that an agent can read, and names what is missing.
+//! Cuts a document to a size that an agent can read, and names the missing parts.
 
 use serde_json::{Map, Value, json};
 

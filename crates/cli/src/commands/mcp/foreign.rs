@@ -16,7 +16,7 @@ const KEYS: [&str; 3] = ["model", "models", "server_header"];
 /// Length from which a text without spaces can be an instruction.
 const LONG: usize = 24;
 
-/// Length of the part of a text that is looked for, because sentences shorten what they quote.
+/// Length of the part of a text to search for, because sentences shorten what they quote.
 const PART: usize = 16;
 
 /// The texts of a server, to be found in sentences that quote them.

@@ -14,10 +14,10 @@ use super::caps::{AllowedHosts, LoadAsk};
 use crate::budget_file;
 use crate::commands::docs;
 
-/// Most requests of one simulation.
+/// Maximum number of requests in one simulation.
 const SIMULATED_REQUESTS: u64 = 1_000_000;
 
-/// Longest simulated time, s.
+/// Maximum simulated time in seconds: one day.
 const SIMULATED_S: f64 = 24.0 * 3600.0;
 
 /// Tokens of a prompt if a call names none, as for `plimsoll run`.
@@ -28,27 +28,21 @@ const OUTPUT_TOKENS: u32 = 64;
 
 /// The server's settings that tools read.
 pub struct ToolContext {
-    /// Folder of the runs.
     pub runs: PathBuf,
-    /// Hosts that may be loaded.
     pub hosts: AllowedHosts,
     /// Words of the credentials and the price.
     pub target_words: Vec<String>,
 }
 
-/// The work of a call.
 #[derive(Debug)]
 pub enum Job {
     /// A text of this process.
     Text(String),
-    /// A command of this binary.
     Command(CommandJob),
 }
 
-/// A command of this binary.
 #[derive(Debug, Default)]
 pub struct CommandJob {
-    /// Words of the command line.
     pub words: Vec<String>,
     /// Load on a host; `None` for commands that send nothing.
     pub load: Option<LoadAsk>,
@@ -68,7 +62,6 @@ type Build = Box<dyn Fn(Value, &ToolContext) -> Result<Job, String> + Send + Syn
 
 /// A tool: its description for clients, and the work of a call.
 pub struct ToolEntry {
-    /// Name, description and schema.
     pub tool: Tool,
     /// Returns the work for parameters.
     pub build: Build,
@@ -77,11 +70,9 @@ pub struct ToolEntry {
 /// Effect of a tool on the world.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Effect {
-    /// Reads files.
     Reads,
     /// Creates a run by simulation.
     Simulates,
-    /// Sends load.
     Loads,
 }
 
@@ -176,7 +167,7 @@ fn entry<P: DeserializeOwned + JsonSchema + 'static>(
     ToolEntry { tool: Tool::new(name, about, schema).with_annotations(annotations), build: Box::new(build) }
 }
 
-/// Parameters of `list_runs`.
+/// Input parameters of the tool `list_runs`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListParams {
@@ -189,7 +180,7 @@ fn list_runs(params: ListParams, context: &ToolContext) -> Result<Job, String> {
     Ok(Job::Command(CommandJob { items, ..command(&["ls", &folder(context)]) }))
 }
 
-/// Parameters of `show`.
+/// Input parameters of the tool `show`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShowParams {
@@ -204,20 +195,20 @@ fn show(params: ShowParams, context: &ToolContext) -> Result<Job, String> {
     Ok(Job::Command(CommandJob { path: params.path, ..reading(&["show", &text(&run)], vec![run]) }))
 }
 
-/// Parameters of `gate`.
+/// Input parameters of the tool `gate`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GateParams {
-    /// Run folder.
+    /// Run folder, as a path or a name.
     run: String,
     /// SLOs, such as "ttft p99 < 500ms" or "errors < 1%".
     #[serde(default)]
     slo: Vec<String>,
     /// Budget file, in place of slo; below the working folder of the server.
     budget: Option<String>,
-    /// Run folder to compare with.
+    /// Run folder of the baseline to compare with.
     baseline: Option<String>,
-    /// Part of data to return.
+    /// Path of the part of `data` to return [default: all].
     path: Option<String>,
 }
 
@@ -229,15 +220,15 @@ fn gate(params: GateParams, context: &ToolContext) -> Result<Job, String> {
     Ok(Job::Command(CommandJob { path: params.path, ..job }))
 }
 
-/// Parameters of `compare`.
+/// Input parameters of the tool `compare`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CompareParams {
-    /// Run folder before the change.
+    /// Run folder of the measurement before the change.
     before: String,
     /// Run folder after the change, under the same load.
     after: String,
-    /// Part of data to return.
+    /// Path of the part of `data` to return [default: all].
     path: Option<String>,
 }
 
@@ -248,15 +239,15 @@ fn compare(params: CompareParams, context: &ToolContext) -> Result<Job, String> 
     Ok(Job::Command(CommandJob { path: params.path, ..reading(&words, vec![before, after]) }))
 }
 
-/// Parameters of `diagnose` and `profile`.
+/// Input parameters of the tools `diagnose` and `profile`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExplainParams {
-    /// Run folder.
+    /// Run folder, as a path or a name.
     run: String,
-    /// Run folder to compare with.
+    /// Run folder of the baseline to compare with.
     baseline: Option<String>,
-    /// Part of data to return.
+    /// Path of the part of `data` to return [default: all].
     path: Option<String>,
 }
 
@@ -275,13 +266,13 @@ fn explained(name: &str, params: ExplainParams, context: &ToolContext) -> Result
     Ok(Job::Command(CommandJob { path: params.path, ..job }))
 }
 
-/// Parameters of `plan`.
+/// Input parameters of the tool `plan`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PlanParams {
     /// Run folder that supplies lengths and engine.
     run: String,
-    /// Planned arrivals per second.
+    /// Planned arrivals per second at the mean load.
     rate_per_s: f64,
     /// SLOs, such as "ttft p99 < 500ms".
     slo: Vec<String>,
@@ -289,9 +280,9 @@ struct PlanParams {
     peak: Option<f64>,
     /// Replicas that may fail at the peak.
     spare: Option<u32>,
-    /// Price, such as 2.49USD/gpu-hour.
+    /// Price for the cost of the plan, such as 2.49USD/gpu-hour.
     price: Option<String>,
-    /// Part of data to return.
+    /// Path of the part of `data` to return [default: all].
     path: Option<String>,
 }
 
@@ -311,7 +302,7 @@ fn plan(params: PlanParams, context: &ToolContext) -> Result<Job, String> {
     Ok(Job::Command(CommandJob { is_heavy: true, path: params.path, ..job }))
 }
 
-/// Parameters of `explain_metric`.
+/// Input parameters of the tool `explain_metric`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MetricParams {
@@ -323,7 +314,7 @@ fn explain(params: MetricParams, _: &ToolContext) -> Result<Job, String> {
     docs::passages(&params.metric).map(Job::Text)
 }
 
-/// Parameters of `schema`.
+/// Input parameters of the tool `schema`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SchemaParams {
@@ -337,7 +328,7 @@ fn schema(params: SchemaParams, _: &ToolContext) -> Result<Job, String> {
     Ok(Job::Command(CommandJob { path: params.path, ..command(&["schema", &name("of", &params.of)?]) }))
 }
 
-/// The sizes of requests.
+/// The sizes of requests, in tokens.
 #[derive(Deserialize, JsonSchema, Clone, Copy, Default)]
 struct Sizes {
     /// Prompt tokens of a request [default: 128].
@@ -346,26 +337,26 @@ struct Sizes {
     output_tokens: Option<u32>,
 }
 
-/// Parameters of `simulate`.
+/// Input parameters of the tool `simulate`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SimulateParams {
     /// Engine, such as demo or llama-3.1-8b@h100 [default: demo].
     profile: Option<String>,
-    /// Replicas [default: 1].
+    /// Number of simulated replicas [default: 1].
     replicas: Option<u32>,
-    /// Arrivals per second.
+    /// Arrivals per second, as an open loop.
     rate_per_s: f64,
-    /// Simulated time, s.
+    /// Simulated time in seconds, up to one day.
     seconds: f64,
     /// Prompt tokens of a request [default: 128].
     prompt_tokens: Option<u32>,
     /// Output tokens of a request [default: 64].
     output_tokens: Option<u32>,
-    /// SLOs that judge the load.
+    /// SLOs that judge the load [default: none].
     #[serde(default)]
     slo: Vec<String>,
-    /// Name of the run.
+    /// Label of the run in lists [default: none].
     label: Option<String>,
 }
 
@@ -389,7 +380,7 @@ fn simulate(params: SimulateParams, _: &ToolContext) -> Result<Job, String> {
     Ok(Job::Command(CommandJob { is_heavy: true, creates: Some("simulate"), ..job }))
 }
 
-/// Parameters of `smoke`.
+/// Input parameters of the tool `smoke`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SmokeParams {
@@ -401,7 +392,7 @@ struct SmokeParams {
     model: Option<String>,
     /// Protocol, such as chat, completions, responses, embeddings or messages [default: chat].
     protocol: Option<String>,
-    /// Name of the run.
+    /// Label of the run in lists [default: none].
     label: Option<String>,
 }
 
@@ -415,7 +406,7 @@ fn smoke(params: SmokeParams, context: &ToolContext) -> Result<Job, String> {
     Ok(load(job, "smoke", Sizes::default().ask(None, seconds, 1)))
 }
 
-/// Parameters of `run`.
+/// Input parameters of the tool `run`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RunParams {
@@ -442,7 +433,7 @@ struct RunParams {
     model: Option<String>,
     /// Protocol, such as chat, completions, responses, embeddings or messages [default: chat].
     protocol: Option<String>,
-    /// Name of the run.
+    /// Label of the run in lists [default: none].
     label: Option<String>,
 }
 
@@ -476,7 +467,7 @@ fn run(params: RunParams, context: &ToolContext) -> Result<Job, String> {
     Ok(load(job, "run", sizes.ask(requests, seconds, in_flight)))
 }
 
-/// Parameters of `sweep`.
+/// Input parameters of the tool `sweep`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SweepParams {
@@ -499,7 +490,7 @@ struct SweepParams {
     model: Option<String>,
     /// Protocol, such as chat, completions, responses, embeddings or messages [default: chat].
     protocol: Option<String>,
-    /// Name of the run.
+    /// Label of the run in lists [default: none].
     label: Option<String>,
 }
 
@@ -517,13 +508,13 @@ fn sweep(params: SweepParams, context: &ToolContext) -> Result<Job, String> {
     Ok(load(job, "sweep", sizes.ask(None, seconds, 0)))
 }
 
-/// Parameters of `gate_url`.
+/// Input parameters of the tool `gate_url`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GateUrlParams {
     /// Base URL of the endpoint, such as http://host:8000/v1.
     url: String,
-    /// Arrivals per second.
+    /// Arrivals per second, as an open loop.
     rate_per_s: f64,
     /// Longest time of the measurement, min; it ends earlier if every SLO is decided.
     max_minutes: f64,
@@ -532,7 +523,7 @@ struct GateUrlParams {
     slo: Vec<String>,
     /// Budget file, in place of slo; below the working folder of the server.
     budget: Option<String>,
-    /// Run folder to compare with.
+    /// Run folder of the baseline to compare with.
     baseline: Option<String>,
     /// Prompt tokens of a request [default: 128].
     prompt_tokens: Option<u32>,
@@ -638,7 +629,7 @@ fn budget_at(budget: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("budget {budget}: no file below the working folder of the server"))
 }
 
-/// Refuses a budget file with a scenario of its own, because the caps know only the sizes of the call.
+/// Refuses a budget file with its own scenario, because the caps know only the sizes of the call.
 fn names_no_scenario(budget: &str) -> Result<(), String> {
     let file = budget_file::read(&budget_at(budget)?).map_err(|stop| stop.line)?.file;
     match file.load.and_then(|load| load.scenario) {
@@ -658,7 +649,7 @@ fn with_baseline(job: &mut CommandJob, baseline: Option<&str>, context: &ToolCon
     Ok(())
 }
 
-/// Returns the folder of a run, if it is below the folder of the runs. A run is named as tools return it, or by its folder's name alone.
+/// Returns the folder of a run, if it is below the folder of the runs. A run is named as tools return it, or only by its folder's name.
 fn run_at(run: &str, context: &ToolContext) -> Result<PathBuf, String> {
     let candidates = [context.runs.join(run), PathBuf::from(run)];
     let found = candidates.iter().find_map(|path| inside(&context.runs, path).map(|_| path.clone()));

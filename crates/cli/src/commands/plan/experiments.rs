@@ -44,7 +44,7 @@ pub enum PlanEnd {
 }
 
 impl TimeLimit {
-    /// Starts the time limit. Until [`Limit::watch`] a Ctrl-C ends the process, because no result exists yet.
+    /// Starts the time limit. Until [`TimeLimit::watch`] a Ctrl-C ends the process, because no result exists yet.
     pub fn start(time: Span, quiet: bool) -> TimeLimit {
         let stopped = Arc::new(AtomicBool::new(false));
         TimeLimit { clock: Clock::start(), time, stopped, screen: Screen::new(quiet), quiet, watch: None }
@@ -69,7 +69,6 @@ impl TimeLimit {
         self.screen.show(elapsed_s, &[line.to_owned()], line);
     }
 
-    /// Clears the progress line.
     pub fn clear(&mut self) {
         self.screen.clear();
     }

@@ -105,7 +105,7 @@ impl WitnessServer {
         Ok(WitnessServer { shared, addr })
     }
 
-    /// Enables scripted failures ([`Fate::of`]).
+    /// Enables scripted failures ([`WitnessedOutcome::of`]).
     pub fn fail_some(&self) {
         self.shared.some_fail.store(true, Ordering::SeqCst);
     }

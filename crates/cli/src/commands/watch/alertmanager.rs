@@ -30,7 +30,7 @@ const ENDS_AFTER: i64 = 4;
 /// to an hour. Alertmanager has ended the alert by then.
 const RESOLVED_FOR_MS: i64 = 5 * 60_000;
 const RESOLVED_AT_MOST_MS: i64 = 60 * 60_000;
-/// Response timeout of a post.
+/// Time limit for the response to one post.
 const PATIENCE: Span = Span::from_secs(5);
 
 impl AlertmanagerSpec {

@@ -29,7 +29,6 @@ const EVERY: Span = Span::from_secs(5);
 const WINDOW: Span = Span::from_secs(300);
 const LISTEN: &str = "127.0.0.1:9464";
 
-/// The mode of `plimsoll watch`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum WatchMode {
     Watch,

@@ -111,7 +111,6 @@ pub struct ResolvedSources {
 }
 
 impl WatchFile {
-    /// Parses a watch file.
     pub fn read(text: &str) -> Result<WatchFile, serde_saphyr::Error> {
         serde_saphyr::from_str(text)
     }
@@ -225,7 +224,7 @@ pub struct AlertmanagerSpec {
     /// PEM file of additional trusted root certificates.
     #[serde(default)]
     pub ca_file: Option<String>,
-    /// Disables certificate checks.
+    /// Disables the check of TLS certificates; `false` by default.
     #[serde(default)]
     pub insecure: bool,
 }
@@ -258,7 +257,7 @@ pub struct WebhookSpec {
     /// PEM file of additional trusted root certificates.
     #[serde(default)]
     pub ca_file: Option<String>,
-    /// Disables certificate checks.
+    /// Disables the check of TLS certificates; `false` by default.
     #[serde(default)]
     pub insecure: bool,
 }
@@ -272,7 +271,6 @@ pub struct RetentionSpec {
     /// Maximum total size in bytes; the oldest run folders are removed first [default: 1 GiB].
     #[serde(default = "keep_bytes")]
     pub keep_bytes: u64,
-    /// Maximum age in days.
     #[serde(default = "keep_days")]
     pub keep_days: f64,
 }

@@ -39,13 +39,12 @@ pub enum JournalLine {
     Alert(Alert),
     /// The counts of a row in one minute.
     Minute {
-        /// Id of the budget row.
+        /// Id of the budget row that the counts belong to.
         row: String,
         minute: Minute,
     },
     /// Successful delivery of a message to the webhook.
     Arrived {
-        /// Id of the alert.
         id: String,
         /// Alert state that the message contained.
         state: AlertState,
@@ -109,7 +108,7 @@ impl JournalState {
     }
 }
 
-/// An open journal. It holds a lock, so that the journal has one writer.
+/// An open journal. It owns a lock, so that the journal has one writer.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -199,7 +198,7 @@ impl Journal {
 /// names the locked object in the error.
 ///
 /// # Errors
-/// Fails if another process holds the lock or the lock file can't be created.
+/// Fails if another process owns the lock or the lock file can't be created.
 pub fn lock(path: &Path, what: &str) -> Result<File, Stop> {
     let beside = beside(path, ".lock");
     let name = beside.display();

@@ -70,7 +70,6 @@ pub fn run(command: &WatchCommand) -> Result<Exit, Stop> {
     }
 }
 
-/// Watches until it is stopped.
 pub fn start(args: &WatchArgs) -> Result<Exit, Stop> {
     let asked = asked::read(args, WatchMode::Watch)?;
     match asked.run.clone() {
@@ -235,9 +234,7 @@ fn says_what_begins(screen: &mut Screen, asked: &WatchConfig, pages: &[MetricsPa
     screen.say(&line);
 }
 
-/// A piece of observed data.
 enum ObservedData {
-    /// The result of one scrape.
     Page(PageRead),
     Requests(Vec<Attempt>),
 }

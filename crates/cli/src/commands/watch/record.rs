@@ -24,7 +24,7 @@ use crate::{measure, observed, out};
 
 /// The run kind of an alert window.
 pub const KIND: &str = "watch";
-/// Name prefix of the folders.
+/// Name prefix of the folders with alert windows.
 const PREFIX: &str = "alert-";
 
 /// Metadata of a window, in the scenario of its run.
@@ -45,7 +45,6 @@ pub struct WindowNote {
 /// Metadata of the blocks in a history folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BlocksNote {
-    /// Length of a block, s.
     pub length_s: f64,
     /// Ids of the runs that the blocks were folded from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -14,7 +14,6 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{OutputFormat, WatchArgs};
 use crate::out;
 
-/// The JSON output.
 #[derive(Serialize)]
 struct ReplayOutput {
     run: String,

@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval of comments to a silent event subscriber, so that a closed connection is noticed.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// The content of a path.
 pub struct ServedContent {
     /// The path, without its query.
     pub path: &'static str,

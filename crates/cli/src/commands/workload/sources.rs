@@ -68,9 +68,7 @@ pub fn read(args: &FromLogArgs) -> Result<RequestLog, Stop> {
     }
 }
 
-/// The type of a file.
 enum SourceContent {
-    /// A log or a run.
     Log(Box<RequestLog>),
     /// A trace; its spans are joined with the spans of the other files.
     Spans,

@@ -37,7 +37,7 @@ pub fn read(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&Earli
     shown
 }
 
-/// Adapts a phrase on first tokens to servers that return the whole response: the timestamps are those of its first
+/// Adapts a phrase on first tokens to servers that return the whole response: the timestamps mark its first
 /// byte.
 fn of_answers(says: &str) -> String {
     says.replace("first tokens", "answers").replace("first token", "answer")

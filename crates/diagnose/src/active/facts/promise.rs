@@ -2,7 +2,7 @@
 //!
 //! A ceiling on a percentile is broken if the lower bound of the share of requests over it exceeds the allowed share.
 //! The budget of a run uses that rule, and forty requests suffice for it. Forty requests can't prove that a p99
-//! *holds*. Then the median must be under the ceiling and the share over it within the allowed share; the phrase
+//! *passes*. Then the median must be under the ceiling and the share over it within the allowed share; the phrase
 //! states the number of requests. Refusing every ceiling above the median was rejected: a ceiling of 0.5 s that every
 //! isolated request breaks would go unnoticed.
 
@@ -16,20 +16,19 @@ use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::{Ceiling, Estimate, Metric};
 
-/// Minimum number of isolated requests with a value; with fewer a ceiling is not judged.
+/// Minimum number of isolated requests with a value; with fewer a ceiling has no verdict.
 const LEAST: usize = 10;
 /// Error probability of calling a ceiling broken, for one ceiling at one load; equal to that of a run's budget.
 const ALPHA: f64 = 0.05;
 
 impl ActiveSpec {
-    /// Returns all ceilings: those of the budget, and `--ttft` as one on the median.
+    /// Returns all ceilings: the budget's, and `--ttft` as one on the median.
     pub fn promised(&self) -> Vec<Ceiling> {
         let flag = self.ttft_s.map(|limit_s| Ceiling::new(Metric::Ttft, 0.5, limit_s));
         flag.into_iter().chain(self.ceilings.iter().copied()).collect()
     }
 }
 
-/// One ceiling at one load.
 struct CeilingCheck {
     ceiling: Ceiling,
     /// Share of the requests over the ceiling; failed requests are over it.
@@ -56,7 +55,7 @@ impl CeilingCheck {
         1.0 - self.ceiling.percentile
     }
 
-    /// Returns `7.5 % of the requests are over ttft 500 ms (1 % may be)`.
+    /// Returns the evidence as text: `7.5 % of the requests are over ttft 500 ms (1 % may be)`.
     fn words(&self) -> String {
         format!(
             "{} of the requests are over {} {} ({} may be)",
@@ -114,7 +113,7 @@ fn rank(state: FactState) -> u8 {
     }
 }
 
-/// Returns the concurrency up to which every ceiling holds, from the concurrency steps and the moderate load. Twice
+/// Returns the concurrency up to which every ceiling passes, from the concurrency steps and the moderate load. Twice
 /// the load is meant to be too much, and other prompts are not the user's.
 pub(super) fn together(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<Finding> {
     let promised = spec.promised();

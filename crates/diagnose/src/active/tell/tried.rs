@@ -16,15 +16,15 @@ use crate::facts::Finding;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Tried")]
 pub struct ExperimentReport {
-    /// Name of the experiment.
+    /// Name of the experiment, such as `alone`.
     pub experiment: ExperimentKind,
-    /// Short description of the experiment.
+    /// Description of the experiment in a short phrase.
     pub did: String,
-    /// Number of sent requests.
+    /// Number of requests that the experiment sent.
     pub requests: u64,
-    /// Duration in s.
+    /// Duration of the experiment in seconds.
     pub took_s: f64,
-    /// Facts that it showed.
+    /// Facts that the experiment showed or refuted.
     pub shows: Vec<Finding>,
 }
 

@@ -54,7 +54,7 @@ pub enum ComparedPair {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum AnswerMatch {
     Seen(bool),
-    /// Decided by an auxiliary server; `None` if the server did not answer.
+    /// Answer of an auxiliary server; `None` if the server did not answer.
     Asked(Option<bool>),
 }
 

@@ -41,7 +41,7 @@ pub struct SemanticSpec {
     #[serde(default = "entries")]
     pub entries: usize,
     /// Limit on the length of an embedded text in bytes. Embedding models truncate long texts, so texts with an equal
-    /// start would look identical [default: 2048].
+    /// start would appear identical [default: 2048].
     #[serde(default = "text_bytes")]
     pub text_bytes: usize,
 }
@@ -50,7 +50,7 @@ pub struct SemanticSpec {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
-    /// Base URL: `http://host:8000` or `https://…`.
+    /// Base URL of the endpoint: `http://host:8000` or `https://…`.
     pub url: String,
     /// Model name in requests to the server.
     pub model: String,
@@ -62,7 +62,7 @@ pub struct EndpointSpec {
     pub timeout_s: f64,
 }
 
-/// Criterion for equal answers.
+/// Criterion by which two answers count as equal.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SameAnswer {

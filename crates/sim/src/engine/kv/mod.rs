@@ -6,11 +6,11 @@
 //! suffixes go before prefixes; a hit takes blocks off the free list. A block can be found once it is named, which is
 //! when the step that fills it is planned. Two equal prompts in one step therefore share blocks.
 //!
-//! The pool stores *stretches* and not blocks: runs of named blocks of one chain that are used and freed together. An
-//! eviction shortens the oldest stretch from its end, and a lookup compares slices. A prompt of 100 000 tokens then
+//! The pool stores *segments* and not blocks: runs of named blocks of one chain that are used and freed together. An
+//! eviction shortens the oldest segment from its end, and a lookup compares slices. A prompt of 100 000 tokens then
 //! costs a few operations instead of 6 000 times three. A block table with a hash map, as in engines, was rejected
 //! because it takes most of a simulation's time. Tests check that both are equal. Copies of one block, computed by
-//! two concurrent requests, are stretches with an equal first name (twins). All copies are cut at equal positions, so
+//! two concurrent requests, are segments with an equal first name (twins). All copies are cut at equal positions, so
 //! that any of them can continue in another.
 //!
 //! Blocks without a given name (generated tokens, prompts without block names) are private. They are counted, and
@@ -50,18 +50,18 @@ pub struct BlockPool {
     owed: u32,
     stretches: Vec<BlockRun>,
     spare: Vec<u32>,
-    /// First name → the first of the stretches that begin with it.
+    /// First name → the first of the segments that begin with it.
     index: Index,
-    /// Request → the stretch of private blocks that it left after a preemption.
+    /// Request → the segment of private blocks that it left after a preemption.
     left_behind: Index,
-    /// Free stretches, from the oldest to the youngest.
+    /// Free segments, from the oldest to the youngest.
     oldest: u32,
     youngest: u32,
     holds: Vec<Hold>,
     holders: Vec<u32>,
 }
 
-/// The blocks of one request: a path of named stretches from the start of its prompt, then private blocks.
+/// The blocks of one request: a path of named segments from the start of its prompt, then private blocks.
 #[derive(Clone, Default, Debug)]
 struct Hold {
     path: Vec<u32>,
@@ -129,7 +129,7 @@ impl BlockPool {
         self.holds.get(holder as usize).map_or(0, |hold| hold.named)
     }
 
-    /// Looks up a chain of at most `limit` blocks: by the given names, and if all are found, the private blocks that
+    /// Finds the stored part of a chain of at most `limit` blocks by the given names. If all are found, it continues with the private blocks that
     /// this request left.
     pub fn find(&self, names: &[u64], request: u64, limit: u32) -> KvLookup {
         let mut found = KvLookup::default();
@@ -269,7 +269,7 @@ impl BlockPool {
         self.set_aside(self.free);
     }
 
-    /// Appends a stretch to a request's path.
+    /// Appends a segment to a request's path.
     fn enter(&mut self, holder: u32, node: u32) {
         let stretch = &mut self.stretches[node as usize];
         let len = stretch.len;

@@ -1,7 +1,7 @@
-//! Stretches: runs of blocks of one chain, the list of the free ones by age, and the index of their first names.
+//! Segments (`stretch` in the code): runs of blocks of one chain, the list of free ones by age, and the index of first names.
 //!
-//! This module has the data structure of the pool, separate from its rules. Invariant: a name that begins one stretch
-//! begins every stretch that contains it. The index therefore finds all copies of a block that a walk can reach.
+//! This module has the data structure of the pool, separate from its rules. Invariant: a name that begins one segment
+//! begins every segment that contains it. The index therefore finds all copies of a block that a walk can reach.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) struct BlockRun {
     pub holders: u32,
     pub older: u32,
     pub younger: u32,
-    /// Next stretch with an equal first name.
+    /// Next segment with an equal first name.
     pub twin: u32,
 }
 
@@ -57,7 +57,7 @@ impl BlockRun {
 }
 
 impl BlockPool {
-    /// Follows a chain as far as it is stored, and calls `visit` with each stretch and its number of new blocks.
+    /// Follows the stored part of a chain, and calls `visit` with each segment and its number of new blocks.
     /// Returns the number of found blocks.
     pub(super) fn walk(&self, names: &[u64], mut visit: impl FnMut(&BlockRun, u32)) -> u32 {
         let mut at = 0;
@@ -79,7 +79,7 @@ impl BlockPool {
         at
     }
 
-    /// Cuts this stretch and its twins after `blocks`, if they are longer.
+    /// Cuts this segment and its twins after `blocks`, if they are longer.
     pub(super) fn cut(&mut self, first: u32, blocks: u32) {
         let mut node = first;
         while node != NONE {
@@ -90,7 +90,7 @@ impl BlockPool {
         }
     }
 
-    /// Cuts the twins of a stretch at its end.
+    /// Cuts the twins of a segment at its end.
     pub(super) fn align(&mut self, node: u32) {
         let stretch = &self.stretches[node as usize];
         let blocks = stretch.len;
@@ -99,7 +99,7 @@ impl BlockPool {
         }
     }
 
-    /// Returns the maximum length of a new stretch of these blocks, so that it ends at the end of a copy.
+    /// Returns the maximum length of a new segment of these blocks, so that it ends at the end of a copy.
     pub(super) fn uncut(&self, names: &[u64]) -> u32 {
         let mut len = names.len() as u32;
         let mut node = self.index.get(&names[0]).copied().unwrap_or(NONE);
@@ -113,7 +113,7 @@ impl BlockPool {
         len
     }
 
-    /// Splits a stretch; it keeps the first `blocks`.
+    /// Splits a segment; it keeps the first `blocks`.
     pub(super) fn split(&mut self, node: u32, blocks: u32) {
         let stretch = &self.stretches[node as usize];
         let (names, from, len) = (stretch.names.clone(), stretch.from + blocks, stretch.len - blocks);
@@ -150,7 +150,7 @@ impl BlockPool {
         }
     }
 
-    /// Frees a stretch and its names. Returns its length.
+    /// Frees a segment and its names. Returns its length.
     pub(super) fn drop_stretch(&mut self, node: u32) -> u32 {
         let stretch = &mut self.stretches[node as usize];
         stretch.names = Names::Blank;
@@ -158,7 +158,7 @@ impl BlockPool {
         stretch.len
     }
 
-    /// Adds a stretch to the index, after its twins.
+    /// Adds a segment to the index, after its twins.
     pub(super) fn register(&mut self, node: u32) {
         let Some(&name) = self.stretches[node as usize].names().first() else { return };
         match self.index.get(&name).copied() {
@@ -174,7 +174,7 @@ impl BlockPool {
         }
     }
 
-    /// Removes a stretch from the index.
+    /// Removes a segment from the index.
     pub(super) fn forget(&mut self, node: u32) {
         let stretch = &self.stretches[node as usize];
         let next = stretch.twin;

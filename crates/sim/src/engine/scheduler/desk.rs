@@ -20,7 +20,7 @@ pub(crate) struct SchedulerState {
     pub running: Vec<u32>,
     pub pool: BlockPool,
     arrivals: u64,
-    /// Counters of drafts since the last call of [`drafts`](Desk::drafts).
+    /// Counters of drafts since the scheduler last took them.
     pub drafts: Drafts,
 }
 
@@ -122,7 +122,7 @@ impl SchedulerState {
         self.sequences.at(slot)
     }
 
-    /// Looks up the blocks of a sequence without blocks. The result is never the whole sequence, because generation
+    /// Finds the stored blocks of a sequence that owns none. The result is never the whole sequence, because generation
     /// needs a computed token.
     pub fn find(&self, slot: u32) -> KvLookup {
         let sequence = self.at(slot);

@@ -28,7 +28,6 @@ use crate::traffic::Drafts;
 
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct SchedulerLimits {
-    /// Maximum number of running sequences.
     pub max_seqs: u32,
     pub token_budget: u32,
     /// Whether prompts may be split over steps.
@@ -71,9 +70,8 @@ pub struct StepPlan {
     pub(crate) items: Vec<(u32, u32)>,
     /// Ids of first admissions, with their cached prompt tokens.
     pub admitted: Vec<(u64, u32)>,
-    /// Ids of preempted sequences.
     pub preempted: Vec<u64>,
-    /// Prompt tokens of the admitted sequences that were looked up in the cache.
+    /// Prompt tokens of the admitted sequences that were queried in the cache.
     pub prefix_queries: u64,
     /// Prompt tokens of the admitted sequences that were found in the cache.
     pub prefix_hits: u64,
@@ -102,7 +100,6 @@ pub struct SequenceProgress {
     pub id: u64,
     /// Prompt tokens, at the first complete prefill; else `None`.
     pub prefilled: Option<u32>,
-    /// Number of new tokens.
     pub tokens: u32,
     /// Set if the tokens are the first.
     pub first: bool,

@@ -28,7 +28,7 @@ impl Default for PolicySpec {
     }
 }
 
-/// The options of vLLM v1.
+/// The options of the scheduler of vLLM v1.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VllmSpec {

@@ -1,6 +1,6 @@
 //! Writes llm-d's benchmark report, version 0.2.1: the aggregates of one load, a document for each level.
 //!
-//! Latencies count from sending and are of answered requests, because readers compare them with those of other writers
+//! Latencies count from sending and are of answered requests, because readers compare them with reports of other tools
 //! (inference-perf, vLLM bench, GuideLLM through llm-d's converters). Plimsoll's own results, from due and with intervals,
 //! are in `results.profiling`, the only place of the results with free keys. The report contains only requests that count.
 //! It has no rows, so a figure that the run lacks is left out.

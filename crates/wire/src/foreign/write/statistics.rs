@@ -42,7 +42,6 @@ impl SortedSamples {
     }
 }
 
-/// Converts ns to s.
 pub(super) fn seconds(ns: i64) -> f64 {
     ns as f64 / 1e9
 }

@@ -122,7 +122,6 @@ pub(super) fn words(s: f64) -> String {
 
 /// A recording that is replayed instead of drawn arrivals.
 pub(super) struct Trace {
-    /// Length of the replay, s.
     pub length_s: f64,
 }
 

@@ -114,11 +114,11 @@ struct Gate<'a> {
     limits: StopLimits,
     /// Set if an earlier run gives the correlation of the requests.
     counted: bool,
-    /// Number of looks with `--until-decided`.
+    /// Number of interim checks with `--until-decided`; `None` without it.
     looks: Option<usize>,
 }
 
-/// Instants of the looks of `--until-decided`, as shares of its time. They are fixed beforehand because they share the error.
+/// Instants of the interim checks of `--until-decided`, as shares of its time. They are fixed beforehand because they share the error.
 const LOOKS: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 
 /// The progress of the planned levels.
@@ -237,7 +237,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Measures the planned levels until every row is decided at one of the looks.
+    /// Measures the planned levels until every row is decided at one of the interim checks.
     fn until_decided(
         &self,
         measure: &mut MeasurementSession,
@@ -270,7 +270,7 @@ impl Gate<'_> {
         Ok(())
     }
 
-    /// Returns whether the looks can happen during one level. Its requests must suffice for the verdict, and their numbers must follow due times.
+    /// Returns whether the interim checks can happen during one level. Its requests must suffice for the verdict, and their numbers must follow due times.
     fn goes_on(&self, measure: &MeasurementSession) -> bool {
         let [level] = self.plan.levels.as_slice() else { return false };
         matches!(level.offer, PlannedLoad::Rate(_))

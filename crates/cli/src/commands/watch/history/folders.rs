@@ -35,7 +35,6 @@ pub struct BlocksFolder {
 pub struct BlocksRead {
     /// Blocks in order of time; their times are ns since 1970.
     pub blocks: Vec<HistoryBlock>,
-    /// Id of the folder's run.
     pub id: String,
     pub note: WindowNote,
     pub of: WatchedSource,

@@ -35,7 +35,7 @@ struct Head {
     since: Option<At>,
 }
 
-/// A writer of a history. It holds a lock, so that a history has one writer.
+/// A writer of a history. It owns a lock, so that a history has one writer.
 pub struct HistoryWriter {
     spec: RetentionSpec,
     head: Head,
