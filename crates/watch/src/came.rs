@@ -3,61 +3,54 @@
 //! Metrics of engines and of the gateway in front of them are added separately, because both count the same requests.
 //! If any engine exports a signal, the gateways' signal is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_measure::server_side::{Buckets, Signal};
+use plimsoll_measure::server_side::table::SignalLayer;
+use plimsoll_measure::server_side::{Buckets, PageLayout, SeriesKind, ServerSide, Signal};
 use plimsoll_model::At;
 
 use crate::alert::FirstTokens;
 use crate::block::TickBlock;
-use crate::history::gather::KeptCounts;
-use crate::over::OverCount;
+use crate::history::{KeptSignal, add};
+use crate::over::{OverCount, over};
 use crate::source::{LiveRow, LiveRows, RowSource};
 
-/// Counters that are summed.
-pub(crate) const GAINED: [Signal; 6] = [
+/// Signals that every block needs; the tail-ratio rows need further ones.
+const USED: [Signal; 8] = [
     Signal::Failed,
     Signal::Refused,
     Signal::Finished,
     Signal::OutputTokens,
     Signal::PromptTokens,
     Signal::CachedTokens,
+    Signal::Ttft,
+    Signal::QueueTime,
 ];
-
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum SignalOrigin {
-    Engines,
-    Gateways,
-}
+/// Counters that appear with their first event: an endpoint that may export them and does not has counted none.
+const LATE: [Signal; 2] = [Signal::Failed, Signal::Refused];
 
 #[derive(Clone, Default, Debug)]
 pub(crate) struct TickCounts {
-    engines: OriginCounts,
-    gateways: OriginCounts,
+    pub counters: BTreeMap<KeptSignal, f64>,
+    pub histograms: BTreeMap<KeptSignal, Vec<Buckets>>,
+    /// Counts over the ceilings of latency rows, by row index. They are counted per replica, because each has a
+    /// separate sum.
+    rows: BTreeMap<(SignalLayer, usize), OverCount>,
+    /// Waiting requests × seconds by gauge or by queue times, and replicas × seconds.
+    waits: BTreeMap<KeptSignal, (f64, f64)>,
     /// Time of the newest successful scrape.
     pub newest: Option<At>,
     /// Oldest scrape that anything is counted from; `None` if nothing is counted yet.
     pub since: Option<At>,
     pub restarts: u64,
-    /// Counters for the history; `None` if no history is kept.
-    pub kept: Option<KeptCounts>,
-}
-
-#[derive(Clone, Default, Debug)]
-pub(crate) struct OriginCounts {
-    gained: [Option<f64>; GAINED.len()],
-    rows: Vec<Option<OverCount>>,
-    tails: BTreeMap<usize, Buckets>,
-    first: Option<Buckets>,
-    /// Waiting requests × seconds, and replicas × seconds.
-    waiting: Option<(f64, f64)>,
-    /// Queue times of the requests that left the queue, in s, and replicas × seconds.
-    queued: Option<(f64, f64)>,
+    /// Set if the history needs all signals.
+    pub keeps_all: bool,
 }
 
 /// The state of all endpoints apart from counters.
-pub(crate) struct FleetView<'a> {
-    pub teller: &'a dyn Fn(Signal) -> SignalOrigin,
+pub(crate) struct FleetView {
+    /// Signals that an engine exports.
+    pub of_engines: BTreeSet<Signal>,
     /// Set if an endpoint would export failed requests.
     pub counts_failures: bool,
     /// Number of gateway endpoints, and of replicas that respond.
@@ -65,76 +58,84 @@ pub(crate) struct FleetView<'a> {
     pub answering: usize,
 }
 
-impl OriginCounts {
-    pub fn gain(&mut self, place: usize, value: f64) {
-        *self.gained[place].get_or_insert(0.0) += value;
-    }
-
-    pub fn row(&mut self, place: usize, over: OverCount) {
-        if self.rows.len() <= place {
-            self.rows.resize(place + 1, None);
-        }
-        let row = &mut self.rows[place];
-        *row = Some(row.unwrap_or_default().with(over));
-    }
-
-    pub fn tail(&mut self, place: usize, buckets: Buckets) {
-        let all = match self.tails.remove(&place) {
-            Some(all) => all.with(buckets),
-            None => buckets,
-        };
-        self.tails.insert(place, all);
-    }
-
-    pub fn first(&mut self, buckets: Buckets) {
-        self.first = Some(match self.first.take() {
-            Some(all) => all.with(buckets),
-            None => buckets,
-        });
-    }
-
-    pub fn waits(&mut self, area: f64, replica_s: f64) {
-        add(&mut self.waiting, (area, replica_s));
-    }
-
-    pub fn queued(&mut self, waited_s: f64, replica_s: f64) {
-        add(&mut self.queued, (waited_s, replica_s));
-    }
-
-    fn gained(&self, signal: Signal) -> Option<f64> {
-        self.gained[GAINED.iter().position(|one| *one == signal)?]
-    }
-}
-
-fn add(all: &mut Option<(f64, f64)>, one: (f64, f64)) {
-    let all = all.get_or_insert((0.0, 0.0));
-    *all = (all.0 + one.0, all.1 + one.1);
-}
-
 impl TickCounts {
     /// Returns empty counters for the next tick, with the present settings.
     pub fn next(&self) -> TickCounts {
-        TickCounts { kept: self.kept.as_ref().map(|_| KeptCounts::default()), ..TickCounts::default() }
+        TickCounts { keeps_all: self.keeps_all, ..TickCounts::default() }
     }
 
-    pub fn of(&mut self, teller: SignalOrigin) -> &mut OriginCounts {
-        match teller {
-            SignalOrigin::Engines => &mut self.engines,
-            SignalOrigin::Gateways => &mut self.gateways,
+    /// Adds the counts of one endpoint between two scrapes.
+    pub fn add(&mut self, side: &ServerSide, layout: &PageLayout, (from, to): (At, At), rows: &LiveRows) {
+        self.since = Some(self.since.map_or(from, |since| since.min(from)));
+        let seconds = (to - from).as_secs_f64();
+        let replica_s = seconds * side.replicas().len().max(1) as f64;
+        for (signal, layer) in layout.signals() {
+            let key = (layer, signal);
+            match signal.kind() {
+                SeriesKind::Gauge if signal == Signal::Waiting => {
+                    let mean = side.gauge(signal).and_then(|series| series.mean(from, to));
+                    mean.into_iter().for_each(|mean| self.wait(key, mean * seconds, replica_s));
+                }
+                SeriesKind::Counter if self.needs(signal, rows) => {
+                    let gained = side.gained(signal, from, to);
+                    gained.into_iter().for_each(|gained| self.gain(key, gained.value));
+                }
+                SeriesKind::Histogram if self.needs(signal, rows) => {
+                    if let Some(taken) = side.histogram(signal, from, to) {
+                        let waited_s = taken.sum.filter(|_| signal == Signal::QueueTime);
+                        waited_s.into_iter().for_each(|waited_s| self.wait(key, waited_s, replica_s));
+                        add(self.histograms.entry(key).or_default(), taken);
+                    }
+                }
+                _ => {}
+            }
+            if signal == Signal::Finished {
+                let late = LATE.into_iter().filter(|late| layout.may_say(*late));
+                late.for_each(|late| self.gain((layer, late), 0.0));
+            }
+            for (place, row) in rows.rows.iter().enumerate() {
+                match row.source {
+                    RowSource::Latency { signal: own, limit_s } if own == signal => {
+                        let counted = latency(side, signal, limit_s, (from, to));
+                        counted.into_iter().for_each(|over| {
+                            let row = self.rows.entry((layer, place)).or_default();
+                            *row = row.with(over);
+                        });
+                    }
+                    _ => {}
+                }
+            }
         }
     }
 
+    fn needs(&self, signal: Signal, rows: &LiveRows) -> bool {
+        let is_tail =
+            |row: &LiveRow| matches!(row.source, RowSource::TailRatio { signal: own, .. } if own == signal);
+        self.keeps_all || USED.contains(&signal) || rows.rows.iter().any(is_tail)
+    }
+
+    fn gain(&mut self, key: KeptSignal, value: f64) {
+        *self.counters.entry(key).or_default() += value;
+    }
+
+    fn wait(&mut self, key: KeptSignal, area: f64, replica_s: f64) {
+        let all = self.waits.entry(key).or_default();
+        *all = (all.0 + area, all.1 + replica_s);
+    }
+
     /// Returns the counters as a block.
-    pub fn block(&self, rows: &LiveRows, (from, to): (At, At), around: &FleetView<'_>) -> TickBlock {
-        let part = |signal| match (around.teller)(signal) {
-            SignalOrigin::Engines => &self.engines,
-            SignalOrigin::Gateways => &self.gateways,
-        };
-        let gained = |signal| part(signal).gained(signal);
+    pub fn block(&self, rows: &LiveRows, (from, to): (At, At), fleet: &FleetView) -> TickBlock {
+        let key = |signal| (fleet.layer(signal), signal);
+        let gained = |signal| self.counters.get(&key(signal)).copied();
         let failed: f64 = [Signal::Failed, Signal::Refused].into_iter().filter_map(gained).sum();
+        let histogram = |signal| {
+            let known = self.histograms.get(&key(signal))?.iter().filter(|ladder| !ladder.edges.is_empty());
+            known.cloned().reduce(Buckets::with)
+        };
+        let waits = |signal| self.waits.get(&key(signal)).copied();
         let tail = |(place, row): (usize, &LiveRow)| match row.source {
             RowSource::TailRatio { signal, .. } => {
-                let mut own = part(signal).tails.get(&place)?.clone();
+                let mut own = histogram(signal)?;
                 if let Some(last) = own.counts.last_mut().filter(|_| failed >= 1.0) {
                     // Failed requests count as later than every response; they are in no sum.
                     *last += failed.round();
@@ -148,11 +149,11 @@ impl TickCounts {
         let failed = OverCount::failed(failed.max(0.0).round() as u64);
         let row = |(place, row): (usize, &LiveRow)| match row.source {
             RowSource::Latency { signal, .. } => {
-                let all: OverCount = part(signal).rows.get(place).copied().flatten()?;
+                let all: OverCount = *self.rows.get(&(fleet.layer(signal), place))?;
                 // Token gaps belong to no request that could fail.
                 Some(if signal == Signal::Itl { all } else { all.with(failed) })
             }
-            RowSource::Errors if !around.counts_failures => None,
+            RowSource::Errors if !fleet.counts_failures => None,
             RowSource::Errors => {
                 let n = gained(Signal::Finished)?.max(0.0).round() as u64;
                 Some(failed.with(OverCount { n, ..OverCount::default() }))
@@ -162,36 +163,50 @@ impl TickCounts {
             | RowSource::Shares(_)
             | RowSource::Nothing(_) => None,
         };
-        let first = part(Signal::Ttft).first.clone().filter(|buckets| !buckets.edges.is_empty());
         let computed = gained(Signal::PromptTokens);
         let computed = computed.map(|prompt| prompt - gained(Signal::CachedTokens).unwrap_or(0.0));
-        let waited_s = part(Signal::QueueTime).queued.map(|queued| queued.0);
+        let waited_s = waits(Signal::QueueTime).map(|(waited_s, _)| waited_s);
         TickBlock {
             at: to,
             length: to - from,
             rows: rows.rows.iter().enumerate().map(row).collect(),
             tails,
-            first: first.map(|buckets| FirstTokens { buckets, computed, waited_s }),
+            first: histogram(Signal::Ttft).map(|buckets| FirstTokens { buckets, computed, waited_s }),
             finished: gained(Signal::Finished),
             output_tokens: gained(Signal::OutputTokens),
             prompt_tokens: gained(Signal::PromptTokens),
-            answering: around.answering,
+            answering: fleet.answering,
             restarts: self.restarts,
             shed: 0,
             cancelled: 0,
-            waiting: around.per_replica(part(Signal::Waiting).waiting, Signal::Waiting),
-            waiting_by_little: around.per_replica(part(Signal::QueueTime).queued, Signal::QueueTime),
+            waiting: fleet.per_replica(waits(Signal::Waiting), Signal::Waiting),
+            waiting_by_little: fleet.per_replica(waits(Signal::QueueTime), Signal::QueueTime),
         }
     }
 }
 
-impl FleetView<'_> {
+impl FleetView {
+    /// Returns the layer whose counts of a signal are used.
+    fn layer(&self, signal: Signal) -> SignalLayer {
+        if self.of_engines.contains(&signal) { SignalLayer::Engine } else { SignalLayer::Gateway }
+    }
+
     /// Returns a mean over replica seconds; a gateway has one queue for all replicas.
     fn per_replica(&self, summed: Option<(f64, f64)>, signal: Signal) -> Option<f64> {
         let (sum, seconds) = summed.filter(|summed| summed.1 > 0.0 && self.answering > 0)?;
-        Some(match (self.teller)(signal) {
-            SignalOrigin::Engines => sum / seconds,
-            SignalOrigin::Gateways => sum / seconds * self.gateways as f64 / self.answering as f64,
+        Some(match self.layer(signal) {
+            SignalLayer::Gateway => sum / seconds * self.gateways as f64 / self.answering as f64,
+            _ => sum / seconds,
         })
+    }
+}
+
+/// Returns the requests over a ceiling, computed per replica because each has a separate sum.
+fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)) -> Option<OverCount> {
+    let each = (0..side.replicas().len()).filter_map(|replica| side.histogram_of(replica, signal, from, to));
+    let each: Vec<OverCount> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
+    match each.is_empty() {
+        true => over(&side.histogram(signal, from, to)?, limit_s),
+        false => Some(each.into_iter().sum()),
     }
 }

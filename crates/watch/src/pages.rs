@@ -7,18 +7,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use plimsoll_diagnose::gauges::STALLED;
-use plimsoll_measure::server_side::table::SignalPart;
+use plimsoll_measure::server_side::table::{SignalLayer, SignalPart};
 use plimsoll_measure::server_side::{GaugeSeries, PageLayout, ServerSide, Signal};
 use plimsoll_model::{At, SeriesName, Span};
 
 use crate::alert::cold::ReplicaPresence;
-use crate::came::{FleetView, GAINED, SignalOrigin, TickCounts};
+use crate::came::{FleetView, TickCounts};
 use crate::finding::ReplicaNow;
 use crate::history::{KeptSignal, gather};
 use crate::lint::counts_failures;
-use crate::over::{OverCount, over};
 use crate::scraped::{Layouts, PageState, ScrapeDelta};
-use crate::source::{LiveRows, RowSource};
+use crate::source::LiveRows;
 
 /// Number of scrape intervals without success after which an endpoint is lost, because a scrape may be slow.
 const LOST_AFTER: i64 = 3;
@@ -128,10 +127,9 @@ impl Pages {
         let Some(step) = page.scraped.read(name, at, said, &mut self.layouts) else { return false };
         let ScrapeDelta { side, layout, from, is_other } = step;
         if let Some(from) = from {
-            count(&side, &layout, (from, at), (rows, came));
+            came.add(&side, &layout, (from, at), rows);
         }
-        if let Some(kept) = &mut came.kept {
-            from.into_iter().for_each(|from| kept.add(&side, &layout, (from, at)));
+        if came.keeps_all {
             page.gauges = gather::gauges(&side, &layout);
         }
         page.replicas = side
@@ -157,14 +155,18 @@ impl Pages {
         }
     }
 
-    /// Passes the state of all endpoints, apart from counters, to `with`.
-    pub fn around<T>(&self, answering: usize, with: impl FnOnce(&FleetView<'_>) -> T) -> T {
-        let layouts: Vec<&PageLayout> = self.layouts.each().collect();
-        let is_engines = |signal| layouts.iter().any(|layout| layout.is_engines(signal));
-        let teller = |signal| if is_engines(signal) { SignalOrigin::Engines } else { SignalOrigin::Gateways };
-        let counts_failures = layouts.iter().any(|layout| counts_failures(|signal| layout.may_say(signal)));
-        let gateways = self.pages.values().filter(|page| page.replicas.is_empty()).count();
-        with(&FleetView { teller: &teller, counts_failures, gateways, answering })
+    /// Returns the state of all endpoints, apart from counters.
+    pub fn fleet(&self, now: At, every: Span) -> FleetView {
+        let signals = self.layouts.each().flat_map(PageLayout::signals);
+        FleetView {
+            of_engines: signals.filter(|one| one.1 != SignalLayer::Gateway).map(|one| one.0).collect(),
+            counts_failures: self
+                .layouts
+                .each()
+                .any(|layout| counts_failures(|signal| layout.may_say(signal))),
+            gateways: self.pages.values().filter(|page| page.replicas.is_empty()).count(),
+            answering: self.seen(now, every).len(),
+        }
     }
 
     /// Returns the endpoints without a successful scrape for several intervals.
@@ -233,57 +235,6 @@ impl Page {
         let counts_tokens = self.scraped.layout().is_some_and(|layout| layout.has(Signal::OutputTokens));
         let least = if counts_tokens { STALLED } else { STALLED_WITHOUT_TOKENS };
         (still >= least).then(|| still.as_secs_f64())
-    }
-}
-
-/// Adds the counts of one endpoint between two scrapes.
-fn count(
-    side: &ServerSide,
-    layout: &PageLayout,
-    (from, to): (At, At),
-    (rows, came): (&LiveRows, &mut TickCounts),
-) {
-    let teller =
-        |signal| if layout.is_engines(signal) { SignalOrigin::Engines } else { SignalOrigin::Gateways };
-    came.since = Some(came.since.map_or(from, |since| since.min(from)));
-    for (place, signal) in GAINED.into_iter().enumerate() {
-        if let Some(gained) = side.gained(signal, from, to) {
-            came.of(teller(signal)).gain(place, gained.value);
-        }
-    }
-    for (place, row) in rows.rows.iter().enumerate() {
-        match row.source {
-            RowSource::Latency { signal, limit_s } => {
-                let over = latency(side, signal, limit_s, (from, to));
-                over.into_iter().for_each(|over| came.of(teller(signal)).row(place, over));
-            }
-            RowSource::TailRatio { signal, .. } => {
-                let taken = side.histogram(signal, from, to).filter(|taken| !taken.edges.is_empty());
-                taken.into_iter().for_each(|taken| came.of(teller(signal)).tail(place, taken));
-            }
-            _ => {}
-        }
-    }
-    if let Some(first) = side.histogram(Signal::Ttft, from, to) {
-        came.of(teller(Signal::Ttft)).first(first);
-    }
-    let seconds = (to - from).as_secs_f64();
-    let replica_s = seconds * side.replicas().len().max(1) as f64;
-    if let Some(mean) = side.gauge(Signal::Waiting).and_then(|series| series.mean(from, to)) {
-        came.of(teller(Signal::Waiting)).waits(mean * seconds, replica_s);
-    }
-    if let Some(waited_s) = side.histogram(Signal::QueueTime, from, to).and_then(|taken| taken.sum) {
-        came.of(teller(Signal::QueueTime)).queued(waited_s, replica_s);
-    }
-}
-
-/// Returns the requests over a ceiling, computed per replica because each has a separate sum.
-fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)) -> Option<OverCount> {
-    let each = (0..side.replicas().len()).filter_map(|replica| side.histogram_of(replica, signal, from, to));
-    let each: Vec<OverCount> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
-    match each.is_empty() {
-        true => over(&side.histogram(signal, from, to)?, limit_s),
-        false => Some(each.into_iter().sum()),
     }
 }
 

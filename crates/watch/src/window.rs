@@ -17,7 +17,7 @@ use crate::cost::cost;
 use crate::course::{self, CourseCeiling};
 use crate::finding::ReplicaNow;
 use crate::history::HistoryBlock;
-use crate::history::gather::{HistoryBuilder, KeptCounts};
+use crate::history::gather::HistoryBuilder;
 use crate::pages::{self, Pages};
 use crate::reads::Reads;
 use crate::recall::Recall;
@@ -89,7 +89,7 @@ impl BudgetWatch {
     /// Enables the history: [`BudgetWatch::blocks_ended`]. `wall_ns` is the wall-clock time of `At::ZERO`, ns since 1970.
     #[must_use]
     pub fn keeping(mut self, wall_ns: i64) -> BudgetWatch {
-        self.came.kept = Some(KeptCounts::default());
+        self.came.keeps_all = true;
         BudgetWatch { history: Some(HistoryBuilder::new(wall_ns)), ..self }
     }
 
@@ -251,15 +251,21 @@ impl BudgetWatch {
             return;
         }
         self.reads.whole().into_iter().for_each(|read| self.read(read));
-        let fresh = self.came.newest.filter(|fresh| self.last.is_none_or(|last| *fresh > last));
-        let since = self.came.since.map(|since| self.last.unwrap_or(since));
-        let block = since.zip(fresh).map(|since_fresh| self.block(since_fresh, now));
-        since.zip(fresh).into_iter().for_each(|since_fresh| self.keep(since_fresh, now));
+        let (every, last) = (self.spec.every, self.last);
+        let fresh = self.came.newest.filter(|fresh| last.is_none_or(|last| *fresh > last));
+        let between = self.came.since.map(|since| last.unwrap_or(since)).zip(fresh);
+        let fleet = self.pages.fleet(now, every);
+        let block = between.map(|between| self.came.block(&self.rows, between, &fleet));
         self.blocks.extend(block.clone());
         self.alert(now, block.as_ref());
         self.pages.ticked();
         let Some(fresh) = fresh else { return };
-        self.came = self.came.next();
+        let came = self.came.next();
+        let came = std::mem::replace(&mut self.came, came);
+        if let Some((history, between)) = self.history.as_mut().zip(between) {
+            let gauges = self.pages.gauges((now, every), fleet.answering);
+            history.tick(between, (came, gauges), every);
+        }
         self.last = Some(fresh);
         self.leave(now);
     }
@@ -322,22 +328,6 @@ impl BudgetWatch {
         let Some(since) = self.alerts.undiagnosed(now) else { return };
         let found = self.recall.diagnose((since, now), self.alerts.good(), self.spec.every);
         self.alerts.diagnosed(now, &found);
-    }
-
-    /// Adds the new counters to the history.
-    fn keep(&mut self, came: (At, At), now: At) {
-        let (Some(history), Some(counts)) = (&mut self.history, self.came.kept.take()) else { return };
-        let replicas = self.pages.replicas(now, self.spec.every);
-        let answering = replicas.iter().filter(|replica| replica.answers).count();
-        let gauges = self.pages.gauges((now, self.spec.every), answering);
-        history.tick(came, (counts, gauges), (self.came.restarts, self.spec.every));
-        self.came.kept = Some(KeptCounts::default());
-    }
-
-    fn block(&self, (from, to): (At, At), now: At) -> TickBlock {
-        let replicas = self.pages.replicas(now, self.spec.every);
-        let answering = replicas.iter().filter(|replica| replica.answers).count();
-        self.pages.around(answering, |around| self.came.block(&self.rows, (from, to), around))
     }
 
     /// Returns the number of stored entries: endpoints, their values, replicas, former series, layouts; blocks;

@@ -9,49 +9,11 @@ use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_measure::server_side::{Buckets, PageLayout, SeriesKind, ServerSide, Signal};
 use plimsoll_model::{At, Span};
 
-use super::{GaugeRange, Grain, HistoryBlock, KeptSignal, add, cell};
+use super::{GaugeRange, Grain, HistoryBlock, KeptSignal, cell};
+use crate::came::TickCounts;
 
-/// Counters that appear with their first event: an endpoint that may export them and does not has counted none.
-const LATE: [Signal; 2] = [Signal::Failed, Signal::Refused];
 /// Maximum watched time between two scrapes, in scrape intervals, as for a gauge.
 const LONGEST: f64 = 2.5;
-
-/// The counters since the last tick.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct KeptCounts {
-    counters: BTreeMap<KeptSignal, f64>,
-    histograms: BTreeMap<KeptSignal, Vec<Buckets>>,
-}
-
-impl KeptCounts {
-    /// Adds the counts of one endpoint between two scrapes.
-    pub fn add(&mut self, side: &ServerSide, layout: &PageLayout, (from, to): (At, At)) {
-        for (signal, layer) in layout.signals() {
-            match signal.kind() {
-                SeriesKind::Counter => {
-                    let gained = side.gained(signal, from, to).map(|gained| gained.value);
-                    gained.into_iter().for_each(|value| self.count((layer, signal), value));
-                }
-                SeriesKind::Histogram => {
-                    if let Some(taken) = side.histogram(signal, from, to) {
-                        add(self.histograms.entry((layer, signal)).or_default(), taken);
-                    }
-                }
-                SeriesKind::Gauge => {}
-            }
-        }
-        let finished = layout.signals().find(|(signal, _)| *signal == Signal::Finished);
-        if let Some((_, layer)) = finished {
-            LATE.into_iter()
-                .filter(|late| layout.may_say(*late))
-                .for_each(|late| self.count((layer, late), 0.0));
-        }
-    }
-
-    fn count(&mut self, key: KeptSignal, value: f64) {
-        *self.counters.entry(key).or_default() += value;
-    }
-}
 
 /// Returns the gauges of one endpoint.
 pub(crate) fn gauges(side: &ServerSide, layout: &PageLayout) -> Vec<(KeptSignal, f64)> {
@@ -96,16 +58,19 @@ impl HistoryBuilder {
     pub fn tick(
         &mut self,
         (from, to): (At, At),
-        (counts, gauges): (KeptCounts, BTreeMap<KeptSignal, f64>),
-        (restarts, every): (u64, Span),
+        (counts, gauges): (TickCounts, BTreeMap<KeptSignal, f64>),
+        every: Span,
     ) {
         let watched = (to - from).min(Span((every.0 as f64 * LONGEST) as i64));
         let stood = |value: f64| GaugeRange { least: value, mean: value, most: value };
+        // The extremes of single ticks and the restarts of a histogram are not stored.
+        let stored = |taken: Buckets| Buckets { bounds: [None, None], resets: 0, ..taken };
+        let ladders = |ladders: Vec<Buckets>| ladders.into_iter().map(stored).collect();
         self.take(HistoryBlock {
             watched,
-            restarts,
+            restarts: counts.restarts,
             counters: counts.counters,
-            histograms: counts.histograms,
+            histograms: counts.histograms.into_iter().map(|(key, each)| (key, ladders(each))).collect(),
             gauges: gauges.into_iter().map(|(key, value)| (key, stood(value))).collect(),
             ..HistoryBlock::empty(from, to)
         });

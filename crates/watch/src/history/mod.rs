@@ -152,7 +152,6 @@ impl HistoryBlock {
 /// Adds a histogram to the entry with equal edges, or to one that it can join without losing edges. Histograms with
 /// powers of two add edges on demand.
 pub(crate) fn add(ladders: &mut Vec<Buckets>, more: Buckets) {
-    let more = Buckets { bounds: [None, None], resets: 0, ..more };
     let joins = |one: &Buckets| {
         let joined = one.clone().with(more.clone());
         let loses = one.edges.iter().chain(&more.edges).any(|edge| !joined.edges.contains(edge));
