@@ -3,7 +3,7 @@
 //! Metrics of engines and of the gateway in front of them are added separately, because both count the same requests.
 //! If any engine exports a signal, the gateways' signal is left out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_measure::server_side::{Buckets, PageLayout, SeriesKind, ServerSide, Signal};
@@ -11,6 +11,7 @@ use plimsoll_model::At;
 
 use crate::alert::FirstTokens;
 use crate::block::TickBlock;
+use crate::fleet::FleetView;
 use crate::history::{KeptSignal, add};
 use crate::over::{OverCount, over};
 use crate::source::{LiveRow, LiveRows, RowSource};
@@ -45,17 +46,6 @@ pub(crate) struct TickCounts {
     pub restarts: u64,
     /// Set if the history needs all signals.
     pub keeps_all: bool,
-}
-
-/// The state of all endpoints apart from counters.
-pub(crate) struct FleetView {
-    /// Signals that an engine exports.
-    pub of_engines: BTreeSet<Signal>,
-    /// Set if an endpoint would export failed requests.
-    pub counts_failures: bool,
-    /// Number of gateway endpoints, and of replicas that respond.
-    pub gateways: usize,
-    pub answering: usize,
 }
 
 impl TickCounts {
@@ -175,29 +165,13 @@ impl TickCounts {
             finished: gained(Signal::Finished),
             output_tokens: gained(Signal::OutputTokens),
             prompt_tokens: gained(Signal::PromptTokens),
-            answering: fleet.answering,
+            answering: fleet.present.len(),
             restarts: self.restarts,
             shed: 0,
             cancelled: 0,
             waiting: fleet.per_replica(waits(Signal::Waiting), Signal::Waiting),
             waiting_by_little: fleet.per_replica(waits(Signal::QueueTime), Signal::QueueTime),
         }
-    }
-}
-
-impl FleetView {
-    /// Returns the layer whose counts of a signal are used.
-    fn layer(&self, signal: Signal) -> SignalLayer {
-        if self.of_engines.contains(&signal) { SignalLayer::Engine } else { SignalLayer::Gateway }
-    }
-
-    /// Returns a mean over replica seconds; a gateway has one queue for all replicas.
-    fn per_replica(&self, summed: Option<(f64, f64)>, signal: Signal) -> Option<f64> {
-        let (sum, seconds) = summed.filter(|summed| summed.1 > 0.0 && self.answering > 0)?;
-        Some(match self.layer(signal) {
-            SignalLayer::Gateway => sum / seconds * self.gateways as f64 / self.answering as f64,
-            _ => sum / seconds,
-        })
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`over`] (histogram buckets → counts over a ceiling), [`bracket`] (histogram buckets → edges that
 //! enclose a percentile). Then `source` (budget rows with the sources of their counts), `block` (counters between two ticks), [`requests`] (such counters from rows of a run).
-//! Then `reads` (rows of a run → scrapes), `scraped` (values of an endpoint between scrapes). Then `pages` (counters
+//! Then `reads` (rows of a run → scrapes), `scraped` (values of an endpoint between scrapes). Then `fleet` (state of all endpoints), `pages` (counters
 //! of each endpoint), `came` (sums over all endpoints), [`window`] (blocks of time). Then [`rows`] (blocks → verdict
 //! rows), `tail` (tail ratios), [`alert`] (blocks → alerts), `recall` (data for diagnosing an alert). Then [`record`]
 //! (recorded window of an alert), [`lint`] (rows that a source can evaluate). Last, `cost` (cost of the fleet),
@@ -24,6 +24,7 @@ mod cost;
 pub mod course;
 pub mod export;
 pub mod finding;
+mod fleet;
 pub mod history;
 pub mod light;
 pub mod lint;

@@ -12,8 +12,9 @@ use plimsoll_measure::server_side::{GaugeSeries, PageLayout, ServerSide, Signal}
 use plimsoll_model::{At, SeriesName, Span};
 
 use crate::alert::cold::ReplicaPresence;
-use crate::came::{FleetView, TickCounts};
+use crate::came::TickCounts;
 use crate::finding::ReplicaNow;
+use crate::fleet::{FleetView, LostPage};
 use crate::history::{KeptSignal, gather};
 use crate::lint::counts_failures;
 use crate::scraped::{Layouts, PageState, ScrapeDelta};
@@ -38,23 +39,6 @@ pub(crate) struct Pages {
     layouts: Layouts,
     /// Time of the last progress of replicas that an earlier watch called stalled.
     stood: HashMap<String, At>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct LostPage {
-    /// Name of the endpoint; empty if it is the only one.
-    pub name: String,
-    /// Error of the last scrape; empty if there was no scrape.
-    pub why: String,
-}
-
-/// Returns the errors as a suffix: `: HTTP 503`, or `, such as a: HTTP 503` if they differ.
-pub(crate) fn by(lost: &[LostPage]) -> String {
-    match lost.iter().find(|page| !page.why.is_empty()) {
-        None => String::new(),
-        Some(LostPage { why, .. }) if lost.iter().all(|page| page.why == *why) => format!(": {why}"),
-        Some(LostPage { name, why }) => format!(", such as {name}: {why}"),
-    }
 }
 
 #[derive(Clone, Default, Debug)]
@@ -82,10 +66,6 @@ struct ReplicaState {
 }
 
 impl Pages {
-    pub fn len(&self) -> usize {
-        self.pages.len()
-    }
-
     /// Returns the series of an endpoint and their last values.
     pub fn last(&self, page: &str) -> Option<(&Arc<[SeriesName]>, &[f64])> {
         self.pages.get(page)?.scraped.last()
@@ -158,54 +138,42 @@ impl Pages {
     /// Returns the state of all endpoints, apart from counters.
     pub fn fleet(&self, now: At, every: Span) -> FleetView {
         let signals = self.layouts.each().flat_map(PageLayout::signals);
-        FleetView {
+        let mut fleet = FleetView {
+            pages: self.pages.len(),
             of_engines: signals.filter(|one| one.1 != SignalLayer::Gateway).map(|one| one.0).collect(),
             counts_failures: self
                 .layouts
                 .each()
                 .any(|layout| counts_failures(|signal| layout.may_say(signal))),
             gateways: self.pages.values().filter(|page| page.replicas.is_empty()).count(),
-            answering: self.seen(now, every).len(),
-        }
-    }
-
-    /// Returns the endpoints without a successful scrape for several intervals.
-    pub fn lost(&self, now: At, every: Span) -> Vec<LostPage> {
-        let lost = self.pages.iter().filter(|(_, page)| page.is_lost(now, every));
-        lost.map(|(name, page)| LostPage { name: name.clone(), why: page.why.clone() }).collect()
-    }
-
-    /// Returns every replica that was ever seen.
-    pub fn replicas(&self, now: At, every: Span) -> Vec<ReplicaNow> {
-        let each = self.pages.values().flat_map(|page| {
+            ..FleetView::default()
+        };
+        for (name, page) in &self.pages {
             let answers = !page.is_lost(now, every);
-            page.replicas.iter().map(move |replica| ReplicaNow {
-                name: replica.seen.name.clone(),
-                running: replica.running,
-                waiting: replica.waiting,
-                answers,
-                stalled_s: page.stalled_s(replica).filter(|_| answers),
-            })
-        });
-        each.collect()
-    }
-
-    /// Returns the state of each replica that responds.
-    pub fn seen(&self, now: At, every: Span) -> Vec<ReplicaPresence> {
-        let answering = self.pages.values().filter(|page| !page.is_lost(now, every));
-        answering.flat_map(|page| page.replicas.iter().map(|replica| replica.seen.clone())).collect()
+            if !answers {
+                fleet.lost.push(LostPage { name: name.clone(), why: page.why.clone() });
+            }
+            for replica in &page.replicas {
+                fleet.replicas.push(ReplicaNow {
+                    name: replica.seen.name.clone(),
+                    running: replica.running,
+                    waiting: replica.waiting,
+                    answers,
+                    stalled_s: page.stalled_s(replica).filter(|_| answers),
+                });
+                if answers {
+                    fleet.present.push(replica.seen.clone());
+                    fleet.kv_usage = fleet.kv_usage.into_iter().chain(replica.kv_usage).reduce(f64::max);
+                }
+            }
+        }
+        fleet
     }
 
     /// Returns the combined gauges of the endpoints that respond; `answering` is their number of replicas.
     pub fn gauges(&self, (now, every): (At, Span), answering: usize) -> BTreeMap<KeptSignal, f64> {
         let pages = self.pages.values().filter(|page| !page.is_lost(now, every));
         gather::fleet(pages.map(|page| &page.gauges[..]), answering)
-    }
-
-    /// Returns the maximum KV cache usage of the endpoints that respond.
-    pub fn kv_usage(&self, now: At, every: Span) -> Option<f64> {
-        let answering = self.pages.values().filter(|page| !page.is_lost(now, every));
-        answering.flat_map(|page| &page.replicas).filter_map(|replica| replica.kv_usage).reduce(f64::max)
     }
 
     /// Returns the number of stored entries: endpoints, values, replicas, former series, layouts.

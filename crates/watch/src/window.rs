@@ -16,9 +16,10 @@ use crate::came::TickCounts;
 use crate::cost::cost;
 use crate::course::{self, CourseCeiling};
 use crate::finding::ReplicaNow;
+use crate::fleet::{self, FleetView};
 use crate::history::HistoryBlock;
 use crate::history::gather::HistoryBuilder;
-use crate::pages::{self, Pages};
+use crate::pages::Pages;
 use crate::reads::Reads;
 use crate::recall::Recall;
 use crate::record::{AlertWindow, BEFORE, Recent};
@@ -231,43 +232,58 @@ impl BudgetWatch {
         }
     }
 
-    /// Counts the data since the last tick, and drops data older than the window.
+    /// Counts the data since the last tick, steps and diagnoses the alerts, and drops data older than the window.
     pub fn tick(&mut self, now: At) {
-        if let Some(pending) = &mut self.requests {
-            let ended = std::mem::take(pending);
-            let span = (self.last.unwrap_or(now), now);
-            let whole = self.with_earlier_attempts(ended.clone(), now);
-            let block = requests::block(&self.rows, &whole, span);
-            if let Some(history) = &mut self.history {
-                history.take(requests::charts(&self.rows, &ended, span));
-            }
-            self.blocks.push_back(block.clone());
-            self.alert(now, Some(&block));
-            if let Some(recent) = &mut self.recent {
-                recent.push(ended, now);
-            }
-            self.last = Some(now);
-            self.leave(now);
-            return;
-        }
         self.reads.whole().into_iter().for_each(|read| self.read(read));
-        let (every, last) = (self.spec.every, self.last);
-        let fresh = self.came.newest.filter(|fresh| last.is_none_or(|last| *fresh > last));
-        let between = self.came.since.map(|since| last.unwrap_or(since)).zip(fresh);
-        let fleet = self.pages.fleet(now, every);
-        let block = between.map(|between| self.came.block(&self.rows, between, &fleet));
-        self.blocks.extend(block.clone());
-        self.alert(now, block.as_ref());
+        let fleet = self.pages.fleet(now, self.spec.every);
+        // 1. Count.
+        let pending = self.requests.as_mut().map(std::mem::take);
+        let block = match pending {
+            Some(ended) => Some(self.count_requests(ended, now)),
+            None => self.count_pages(&fleet, now),
+        };
+        // 2. Alert.
+        self.alerts.step(&board::TickFacts { now, block: block.as_ref(), fleet: &fleet });
+        // 3. Diagnose the alerts that just fired, once for all of them. Requests are diagnosed from their run.
+        if let Some(since) = self.alerts.undiagnosed(now).filter(|_| self.requests.is_none()) {
+            let found = self.recall.diagnose((since, now), self.alerts.good(), self.spec.every);
+            self.alerts.diagnosed(now, &found);
+        }
+        // 4. Forget.
         self.pages.ticked();
-        let Some(fresh) = fresh else { return };
+        let Some(block) = block else { return };
+        self.blocks.push_back(block);
+        while self.blocks.front().is_some_and(|block| block.at < now - self.spec.window) {
+            self.blocks.pop_front();
+        }
+    }
+
+    /// Returns the counts of the requests that ended since the last tick.
+    fn count_requests(&mut self, ended: Vec<Attempt>, now: At) -> TickBlock {
+        let span = (self.last.replace(now).unwrap_or(now), now);
+        let whole = self.with_earlier_attempts(ended.clone(), now);
+        if let Some(history) = &mut self.history {
+            history.take(requests::charts(&self.rows, &ended, span));
+        }
+        if let Some(recent) = &mut self.recent {
+            recent.push(ended, now);
+        }
+        requests::block(&self.rows, &whole, span)
+    }
+
+    /// Returns the counts of the scrapes since the last tick; `None` without a newer scrape that counts.
+    fn count_pages(&mut self, fleet: &FleetView, now: At) -> Option<TickBlock> {
+        let fresh = self.came.newest.filter(|fresh| self.last.is_none_or(|last| *fresh > last))?;
         let came = self.came.next();
         let came = std::mem::replace(&mut self.came, came);
-        if let Some((history, between)) = self.history.as_mut().zip(between) {
-            let gauges = self.pages.gauges((now, every), fleet.answering);
-            history.tick(between, (came, gauges), every);
+        let last = self.last.replace(fresh);
+        let between = (last.unwrap_or(came.since?), fresh);
+        let block = came.block(&self.rows, between, fleet);
+        if let Some(history) = &mut self.history {
+            let gauges = self.pages.gauges((now, self.spec.every), fleet.present.len());
+            history.tick(between, (came, gauges), self.spec.every);
         }
-        self.last = Some(fresh);
-        self.leave(now);
+        Some(block)
     }
 
     /// Returns these attempts together with the earlier ones of their requests, which are removed from their former
@@ -294,42 +310,6 @@ impl BudgetWatch {
         ended
     }
 
-    fn leave(&mut self, now: At) {
-        while self.blocks.front().is_some_and(|block| block.at < now - self.spec.window) {
-            self.blocks.pop_front();
-        }
-    }
-
-    fn alert(&mut self, now: At, block: Option<&TickBlock>) {
-        let every = self.spec.every;
-        let lost = self.pages.lost(now, every);
-        let replicas = self.pages.replicas(now, every);
-        let silent: Vec<String> = replicas.iter().filter(|r| !r.answers).map(|r| r.name.clone()).collect();
-        let stalled: Vec<(String, f64)> =
-            replicas.into_iter().filter_map(|replica| Some((replica.name, replica.stalled_s?))).collect();
-        let seen = block.map_or(Vec::new(), |_| self.pages.seen(now, every));
-        self.alerts.step(&board::TickFacts {
-            now,
-            block,
-            lost: &lost,
-            pages: self.pages.len(),
-            stalled: &stalled,
-            silent: &silent,
-            replicas: &seen,
-        });
-        // Requests are diagnosed from their run, which has all of them.
-        if self.requests.is_none() {
-            self.diagnose(now);
-        }
-    }
-
-    /// Diagnoses the alerts that just fired from the scrapes, once for all of them.
-    fn diagnose(&mut self, now: At) {
-        let Some(since) = self.alerts.undiagnosed(now) else { return };
-        let found = self.recall.diagnose((since, now), self.alerts.good(), self.spec.every);
-        self.alerts.diagnosed(now, &found);
-    }
-
     /// Returns the number of stored entries: endpoints, their values, replicas, former series, layouts; blocks;
     /// recent rows; alerts.
     pub fn size(&self) -> [usize; 8] {
@@ -339,14 +319,15 @@ impl BudgetWatch {
     }
 
     pub fn finding(&self, now: At) -> WatchFinding {
-        let lost = self.pages.lost(now, self.spec.every);
-        let (fleet, lost_by) = (self.fleet(lost.len(), now), pages::by(&lost));
+        let view = self.pages.fleet(now, self.spec.every);
+        let (lost, lost_by) = ([view.lost.len(), view.pages], fleet::by(&view.lost));
+        let fleet = self.fleet(view);
         let still: Vec<f64> = fleet.replicas.iter().filter_map(|replica| replica.stalled_s).collect();
         let busy = |replica: &&ReplicaNow| replica.answers && replica.running.is_some_and(|r| r >= 1.0);
         let of_requests = self.is_of_requests();
         let seen = rows::RowEvidence {
             blocks: &self.blocks,
-            lost: [lost.len(), self.pages.len()],
+            lost,
             lost_by: &lost_by,
             stalled: [still.len(), fleet.replicas.iter().filter(busy).count()],
             stalled_s: still.iter().copied().fold(0.0, f64::max),
@@ -366,7 +347,7 @@ impl BudgetWatch {
         }
     }
 
-    fn fleet(&self, lost: usize, now: At) -> FleetNow {
+    fn fleet(&self, view: FleetView) -> FleetNow {
         let of_requests = self.is_of_requests();
         let rate = |of: fn(&TickBlock) -> Option<f64>| {
             // The next scrape of an endpoint includes what an earlier one lacked. A request never gets a missing
@@ -376,21 +357,20 @@ impl BudgetWatch {
             let gained: Vec<f64> = self.blocks.iter().filter_map(of).collect();
             (!gained.is_empty() && seconds > 0.0).then(|| gained.iter().sum::<f64>() / seconds)
         };
-        let replicas = self.pages.replicas(now, self.spec.every);
         // Summed per replica, because each endpoint has its own scrape time.
         let sum = |of: fn(&ReplicaNow) -> Option<f64>| {
-            let answering = replicas.iter().filter(|replica| replica.answers);
+            let answering = view.replicas.iter().filter(|replica| replica.answers);
             answering.filter_map(of).reduce(|all, one| all + one)
         };
         FleetNow {
-            pages: [(self.pages.len() - lost) as u64, self.pages.len() as u64],
+            pages: [(view.pages - view.lost.len()) as u64, view.pages as u64],
             running: sum(|replica| replica.running),
             waiting: sum(|replica| replica.waiting),
             requests_per_s: rate(|block| block.finished),
             output_tokens_per_s: rate(|block| block.output_tokens),
-            kv_usage: self.pages.kv_usage(now, self.spec.every),
+            kv_usage: view.kv_usage,
             restarts: self.blocks.iter().map(|block| block.restarts).sum(),
-            replicas,
+            replicas: view.replicas,
         }
     }
 }

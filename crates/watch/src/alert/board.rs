@@ -8,13 +8,14 @@ use std::collections::{HashMap, VecDeque};
 use plimsoll_model::{At, Span};
 
 use super::burn::{Minute, span_words};
-use super::cold::{ColdStarts, ReplicaPresence};
+use super::cold::ColdStarts;
 use super::detect::threshold;
 use super::doubled::TtftRegression;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
 use crate::block::TickBlock;
-use crate::pages::{LostPage, by};
+use crate::finding::ReplicaNow;
+use crate::fleet::{FleetView, by};
 use crate::source::{LiveRow, LiveRows};
 
 /// Number of resolved alerts that are kept.
@@ -29,15 +30,7 @@ pub(crate) struct TickFacts<'a> {
     pub now: At,
     /// Counters since the last tick; `None` if no endpoint responded.
     pub block: Option<&'a TickBlock>,
-    /// Endpoints that fail, and the number of all endpoints.
-    pub lost: &'a [LostPage],
-    pub pages: usize,
-    /// Stalled replicas, with the duration of the stall in s.
-    pub stalled: &'a [(String, f64)],
-    /// Replicas whose endpoint fails.
-    pub silent: &'a [String],
-    /// State of each replica that responds.
-    pub replicas: &'a [ReplicaPresence],
+    pub fleet: &'a FleetView,
 }
 
 /// The state that a watch leaves to the next one: its alerts and counts, on the next one's clock.
@@ -253,15 +246,12 @@ impl AlertBoard {
 
     /// Sets an alert per lost endpoint; if more than half are lost, a single one.
     fn sources(&mut self, seen: &TickFacts<'_>) {
-        let most = 2 * seen.lost.len() > seen.pages && seen.pages > 1;
-        let said = format!(
-            "{} of {} pages do not answer{}; their state is unknown",
-            seen.lost.len(),
-            seen.pages,
-            by(seen.lost)
-        );
+        let FleetView { lost, pages, .. } = seen.fleet;
+        let most = 2 * lost.len() > *pages && *pages > 1;
+        let said =
+            format!("{} of {pages} pages do not answer{}; their state is unknown", lost.len(), by(lost));
         self.hold(AlertKind::SourceLost, "fleet", None, seen.now, most.then_some((seen.now, said)));
-        let each = if most { &[] } else { seen.lost };
+        let each = if most { &[] } else { &lost[..] };
         self.each(
             AlertKind::SourceLost,
             each.iter().map(|page| {
@@ -274,13 +264,16 @@ impl AlertBoard {
     }
 
     fn stalled(&mut self, seen: &TickFacts<'_>) {
-        let stalled = seen.stalled.iter().map(|(name, seconds)| {
+        let replicas = &seen.fleet.replicas;
+        let stalled = replicas.iter().filter_map(|ReplicaNow { name, stalled_s, .. }| {
+            let seconds = (*stalled_s)?;
             let said =
                 format!("{name} has requests running, and for {seconds:.0} s none of its counters has moved");
-            (name.clone(), *seconds, said)
+            Some((name.clone(), seconds, said))
         });
         // The state of a replica is unknown while its endpoint fails, so its alert stays.
-        let frozen = |alert: &&Alert| alert.kind == AlertKind::Stalled && seen.silent.contains(&alert.about);
+        let is_silent = |name: &str| replicas.iter().any(|replica| !replica.answers && replica.name == name);
+        let frozen = |alert: &&Alert| alert.kind == AlertKind::Stalled && is_silent(&alert.about);
         let frozen = self.standing.iter().filter(frozen);
         let frozen = frozen.map(|alert| (alert.about.clone(), 0.0, alert.evidence.clone()));
         let all: Vec<_> = stalled.chain(frozen).collect();
@@ -346,7 +339,7 @@ impl AlertBoard {
 
     /// Sets the alert on more starts since a deploy; it stays until no replica has started for a while.
     fn starts(&mut self, block: &TickBlock, seen: &TickFacts<'_>) {
-        let found = self.cold.step(seen.now, block.length, seen.replicas);
+        let found = self.cold.step(seen.now, block.length, &seen.fleet.present);
         let stands = self.standing.iter().find(|alert| alert.kind == AlertKind::ColdStarts);
         let stands = stands.filter(|_| !self.cold.is_quiet(seen.now));
         let found = found.or_else(|| stands.map(|alert| (at(alert.since_s), alert.evidence.clone())));
