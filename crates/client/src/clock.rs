@@ -56,18 +56,22 @@ fn run_queue_of(path: &std::path::Path) -> Option<i64> {
     std::fs::read_to_string(path).ok()?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Reads both clocks at one instant: realtime between two monotonic reads, and the closest pair of three.
+/// Reads both clocks at one instant: realtime between two monotonic reads. Returns also the distance of these reads in ns.
+fn tie() -> (i64, ClockAnchor) {
+    let before = monotonic_ns();
+    let realtime_ns = realtime_ns();
+    let gap = monotonic_ns() - before;
+    (gap, ClockAnchor { monotonic_ns: before + gap / 2, realtime_ns })
+}
+
+/// Reads both clocks at one instant.
+pub fn anchor() -> ClockAnchor {
+    tie().1
+}
+
+/// Reads both clocks at one instant: the closest pair of three.
 fn tie_once() -> ClockAnchor {
-    let mut best = (i64::MAX, ClockAnchor::default());
-    for _ in 0..3 {
-        let before = monotonic_ns();
-        let realtime_ns = realtime_ns();
-        let gap = monotonic_ns() - before;
-        if gap < best.0 {
-            best = (gap, ClockAnchor { monotonic_ns: before + gap / 2, realtime_ns });
-        }
-    }
-    best.1
+    [tie(), tie(), tie()].into_iter().min_by_key(|tie| tie.0).map_or_else(anchor, |tie| tie.1)
 }
 
 /// The time axis of a run.

@@ -257,13 +257,13 @@ fn pace(fires: u32, every: Span) -> std::io::Result<Quantiles> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let clock = Clock::start();
-        let timer = Timer::new(clock)?;
+        let timer = Timer::new()?;
         let mut lateness = LogHistogram::default();
         let mut due = clock.now() + every;
         for _ in 0..fires {
-            timer.arm(due)?;
+            timer.arm(clock.to_monotonic_ns(due))?;
             while clock.now() < due {
-                timer.fired().await;
+                timer.fired().await?;
             }
             lateness.record((clock.now() - due).0);
             due += every;

@@ -254,7 +254,7 @@ impl LevelDriver {
         // An early timer costs one spurious check, but arming it for every ending would cost a system call each.
         if next < self.armed.get() || passed {
             self.armed.set(next);
-            if next < At::MAX && self.bench.timer.arm(next).is_err() {
+            if next < At::MAX && self.bench.timer.arm(self.bench.meter.clock.to_monotonic_ns(next)).is_err() {
                 self.news.notify_one();
             }
         }

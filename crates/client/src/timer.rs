@@ -1,4 +1,4 @@
-//! Implements an absolute one-shot timer that wakes a task: a timerfd inside tokio's `AsyncFd`.
+//! Implements an absolute one-shot timer that wakes a task: a timerfd inside tokio's `AsyncFd`. The simulated engine uses it too.
 //!
 //! tokio's own timer was rejected: it rounds to milliseconds and is late by one at the median. A timerfd with a timer slack
 //! of one nanosecond is late by about 30 µs. A thread in `clock_nanosleep` is as exact, but the handover to the runtime
@@ -6,9 +6,9 @@
 //! tokio's timer is used, and [`SOURCE`] states that.
 
 use std::io;
+use std::task::{Context, Poll, ready};
 
-use crate::clock::Clock;
-use plimsoll_model::At;
+use crate::clock::monotonic_ns;
 
 /// Name of the timer that wakes the pacer on this platform.
 pub(crate) const SOURCE: &str =
@@ -30,7 +30,6 @@ pub fn sharpen_thread() -> bool {
 mod imp {
     use super::*;
     use std::os::fd::{AsFd, AsRawFd, RawFd};
-    use std::task::{Context, Poll, ready};
 
     use nix::sys::time::TimeSpec;
     use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -50,22 +49,22 @@ mod imp {
     #[derive(Debug)]
     pub struct Timer {
         fd: AsyncFd<Fd>,
-        clock: Clock,
     }
 
     impl Timer {
         /// Returns a timer that is not armed.
         #[expect(deprecated, reason = "its successor is unsafe to call, and the timer owns this descriptor")]
-        pub fn new(clock: Clock) -> io::Result<Timer> {
+        pub fn new() -> io::Result<Timer> {
             let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
             let fd = Fd(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?);
-            Ok(Timer { fd: AsyncFd::with_interest(fd, Interest::READABLE)?, clock })
+            Ok(Timer { fd: AsyncFd::with_interest(fd, Interest::READABLE)? })
         }
 
-        /// Arms the timer for `at`, replacing the previous time; a time in the past fires immediately.
-        pub fn arm(&self, at: At) -> io::Result<()> {
+        /// Arms the timer for a time in ns of CLOCK_MONOTONIC, replacing the previous time. A time in the past fires
+        /// immediately.
+        pub fn arm(&self, monotonic_ns: i64) -> io::Result<()> {
             // Zero would disarm the timer.
-            let ns = self.clock.to_monotonic_ns(at).max(1);
+            let ns = monotonic_ns.max(1);
             let spec = TimeSpec::new(ns / 1_000_000_000, ns % 1_000_000_000);
             self.fd.get_ref().0.set(Expiration::OneShot(spec), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
             Ok(())
@@ -73,15 +72,10 @@ mod imp {
 
         /// Ready once after each expiry. The caller must check the clock, because the timer may be ready early after it was
         /// re-armed.
-        pub fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<()> {
+        pub fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
             // The count is not read, which saves a system call: re-arming resets it, and readiness is edge-triggered.
-            match ready!(self.fd.poll_read_ready(cx)) {
-                Ok(mut guard) => {
-                    guard.clear_ready();
-                    Poll::Ready(())
-                }
-                Err(_) => Poll::Ready(()),
-            }
+            ready!(self.fd.poll_read_ready(cx))?.clear_ready();
+            Poll::Ready(Ok(()))
         }
     }
 }
@@ -92,37 +86,37 @@ mod imp {
     use std::cell::RefCell;
     use std::future::Future;
     use std::pin::Pin;
-    use std::task::{Context, Poll, ready};
 
     /// A one-shot timer, bound to the runtime that created it.
     #[derive(Debug)]
     pub struct Timer {
         sleep: RefCell<Pin<Box<tokio::time::Sleep>>>,
-        clock: Clock,
     }
 
     const FAR: std::time::Duration = std::time::Duration::from_secs(86_400 * 365);
 
     impl Timer {
         /// Returns a timer that is not armed.
-        pub fn new(clock: Clock) -> io::Result<Timer> {
+        pub fn new() -> io::Result<Timer> {
             let far = tokio::time::Instant::now() + FAR;
-            Ok(Timer { sleep: RefCell::new(Box::pin(tokio::time::sleep_until(far))), clock })
+            Ok(Timer { sleep: RefCell::new(Box::pin(tokio::time::sleep_until(far))) })
         }
 
-        /// Arms the timer for `at`, replacing the previous time; a time in the past fires immediately.
-        pub fn arm(&self, at: At) -> io::Result<()> {
-            let due = tokio::time::Instant::now() + (at - self.clock.now()).as_duration();
+        /// Arms the timer for a time in ns of CLOCK_MONOTONIC, replacing the previous time. A time in the past fires
+        /// immediately.
+        pub fn arm(&self, at: i64) -> io::Result<()> {
+            let left = at.saturating_sub(monotonic_ns()).max(0);
+            let due = tokio::time::Instant::now() + std::time::Duration::from_nanos(left.unsigned_abs());
             self.sleep.borrow_mut().as_mut().reset(due);
             Ok(())
         }
 
         /// Ready once after each expiry.
-        pub fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<()> {
+        pub fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
             ready!(self.sleep.borrow_mut().as_mut().poll(cx));
             let far = tokio::time::Instant::now() + FAR;
             self.sleep.borrow_mut().as_mut().reset(far);
-            Poll::Ready(())
+            Poll::Ready(Ok(()))
         }
     }
 }
@@ -130,7 +124,17 @@ mod imp {
 pub use imp::Timer;
 
 impl Timer {
-    pub async fn fired(&self) {
-        std::future::poll_fn(|cx| self.poll_fired(cx)).await;
+    /// Waits until the timer fires.
+    pub async fn fired(&self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_fired(cx)).await
+    }
+
+    /// Waits until a time in ns of CLOCK_MONOTONIC.
+    pub async fn until(&self, at: i64) -> io::Result<()> {
+        while monotonic_ns() < at {
+            self.arm(at)?;
+            self.fired().await?;
+        }
+        Ok(())
     }
 }

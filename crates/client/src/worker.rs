@@ -115,7 +115,7 @@ pub fn work(
         }
     };
     runtime.block_on(async {
-        let timer = match Timer::new(setup.clock) {
+        let timer = match Timer::new() {
             Ok(timer) => timer,
             Err(error) => {
                 let _ = ready.send(Err(error));
@@ -191,7 +191,7 @@ async fn run(
                 Some(_) => {}
                 None => stage.stop_now(By::Client),
             },
-            () = bench.timer.fired() => stage.pump(),
+            _ = bench.timer.fired() => stage.pump(),
             () = stage.news.notified() => stage.pump(),
         }
     }

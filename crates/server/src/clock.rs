@@ -1,44 +1,9 @@
-//! Reads the server's clocks; no other file of the crate reads them.
-//!
-//! They are CLOCK_MONOTONIC in ns, its offset from the realtime clock of kernel receive stamps, and CPU times.
-//! `std::time::Instant` was rejected: it is the same clock but hides its value. The truth log needs the value, because it
-//! shares an axis with the stamps of a client on this machine.
+//! The time axis of the engine, and its place on the machine's clocks.
 
-use nix::time::{ClockId, clock_gettime};
+use plimsoll_client::clock::{anchor, monotonic_ns};
 use plimsoll_model::{At, ClockAnchor};
 
 use crate::script::ManualClock;
-
-fn read(clock: ClockId) -> i64 {
-    clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
-}
-
-pub fn monotonic_ns() -> i64 {
-    read(ClockId::CLOCK_MONOTONIC)
-}
-
-/// Returns CLOCK_REALTIME in ns since the Unix epoch.
-pub fn realtime_ns() -> i64 {
-    read(ClockId::CLOCK_REALTIME)
-}
-
-/// Returns the CPU time of the calling thread in ns.
-pub fn thread_cpu_ns() -> i64 {
-    read(ClockId::CLOCK_THREAD_CPUTIME_ID)
-}
-
-/// Returns the CPU time of the process in ns.
-pub fn process_cpu_ns() -> i64 {
-    read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
-}
-
-/// Reads both clocks at one instant: the realtime clock between two reads of the monotonic clock.
-pub fn anchor() -> ClockAnchor {
-    let before = monotonic_ns();
-    let realtime_ns = realtime_ns();
-    let after = monotonic_ns();
-    ClockAnchor { monotonic_ns: before + (after - before) / 2, realtime_ns }
-}
 
 /// Converts a realtime stamp of the kernel to the monotonic axis with the current offset of the clocks.
 ///

@@ -12,8 +12,9 @@ use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
+use plimsoll_client::timer::Timer;
 use plimsoll_model::{At, Span};
 use plimsoll_sim::engine::meter::{BucketHistogram, RequestLifetime};
 use plimsoll_sim::{Emission, EngineGauges, EngineRejection, Failure, RequestEvent, Submit, World};
@@ -25,7 +26,6 @@ use crate::io::Conn;
 use crate::metrics::Metrics;
 use crate::script::ManualClock;
 use crate::stream::{EngineStream, StepTokens};
-use crate::timer::EngineTimer;
 use crate::truth::{TrueOutcome, Truth, TruthRecord};
 
 /// Triton's message for a request that exceeded its queue timeout.
@@ -289,43 +289,43 @@ impl EngineDriver {
 }
 
 /// The timer or script that wakes the driver.
-enum Alarm {
-    Timer(EngineTimer),
-    Script { script: ManualClock, armed: At },
+struct Alarm {
+    source: AlarmSource,
+    /// Time of the next wake-up; [`At::MAX`] if there is none.
+    armed: At,
+}
+
+enum AlarmSource {
+    Timer(Timer),
+    Script(ManualClock),
 }
 
 impl Alarm {
     fn on(axis: &EngineAxis) -> io::Result<Alarm> {
-        Ok(match &axis.script {
-            Some(script) => Alarm::Script { script: script.clone(), armed: At::MAX },
-            None => Alarm::Timer(EngineTimer::new()?),
-        })
+        let source = match &axis.script {
+            Some(script) => AlarmSource::Script(script.clone()),
+            None => AlarmSource::Timer(Timer::new()?),
+        };
+        Ok(Alarm { source, armed: At::MAX })
     }
 
     fn arm(&mut self, at: At, axis: &EngineAxis) -> io::Result<()> {
-        match self {
-            Alarm::Script { armed, .. } => *armed = at,
-            Alarm::Timer(timer) => {
-                let at = axis.to_monotonic(at);
-                if timer.armed_ns() != Some(at) {
-                    timer.arm(at)?;
-                }
-            }
+        if let AlarmSource::Timer(timer) = &self.source
+            && self.armed != at
+        {
+            timer.arm(axis.to_monotonic(at))?;
         }
+        self.armed = at;
         Ok(())
     }
 
     fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Alarm::Timer(timer) => timer.poll_fired(cx),
-            Alarm::Script { script, armed } => {
-                let reached = script.poll_reached(*armed, cx);
-                if reached.is_ready() {
-                    *armed = At::MAX;
-                }
-                reached.map(Ok)
-            }
+        match &self.source {
+            AlarmSource::Timer(timer) => ready!(timer.poll_fired(cx))?,
+            AlarmSource::Script(script) => ready!(script.poll_reached(self.armed, cx)),
         }
+        self.armed = At::MAX;
+        Poll::Ready(Ok(()))
     }
 }
 

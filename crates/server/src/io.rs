@@ -20,10 +20,11 @@ use std::time::Duration;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use nix::sys::socket::MsgFlags;
 use nix::sys::time::TimeSpec;
+use plimsoll_client::clock;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::clock;
+use crate::clock::realtime_to_monotonic;
 use crate::frames::{FrameProgress, FrameWatch};
 use crate::records::RecordWatch;
 use crate::stream::EngineStream;
@@ -206,7 +207,7 @@ impl Conn {
         match self.raw_stamp.get() {
             Some(t) => {
                 let realtime = t.tv_sec() * 1_000_000_000 + t.tv_nsec();
-                ReceiveTimestamp { monotonic_ns: clock::realtime_to_monotonic(realtime), kernel: true }
+                ReceiveTimestamp { monotonic_ns: realtime_to_monotonic(realtime), kernel: true }
             }
             None => ReceiveTimestamp { monotonic_ns: self.read_ns.get(), kernel: false },
         }

@@ -2,8 +2,8 @@
 //! sends.
 //!
 //! It serves an OpenAI-compatible API on HTTP/1.1 and HTTP/2, and KServe v2 over HTTP and gRPC. The world decides the
-//! times; this crate sleeps until then, writes, and measures its lateness. It does not depend on clients, runs or the
-//! screen.
+//! times; this crate sleeps until then, writes, and measures its lateness. It uses the clocks and the timer of
+//! `plimsoll-client`, and depends on no run.
 //!
 //! Reading order:
 //! - `config` (configuration), `running` (a server from outside), [`mod@serve`] (listen, accept, stop);
@@ -12,7 +12,7 @@
 //! - `stream` and `body` (tokens of a response), `io` (bytes and stamps) with `frames` and `records`, `transport` (TLS),
 //!   `voice` (content);
 //! - [`truth`] (the log), `metrics`, `page` and `triton_page` (exposed metrics);
-//! - `timer`, [`clock`] and [`script`] (a clock that tests move);
+//! - [`clock`] (the engine's time axis) and [`script`] (a clock that tests move);
 //! - [`collector`], which receives spans and metrics from other processes (OTLP).
 
 pub mod collector;
@@ -48,7 +48,6 @@ mod triton_page;
 
 pub mod clock;
 pub mod script;
-mod timer;
 
 pub use config::{EngineServerConfig, EngineTls, ServeError, ServerLimits};
 pub use running::{ServerHandle, Stopper};

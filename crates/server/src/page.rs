@@ -4,12 +4,12 @@
 //! (`sglang_page`). The names of vLLM come first, because dashboards and autoscalers use them; the engine's own names begin
 //! with `plimsoll_`. The `_created` gauges of vLLM are omitted, because they are an artefact of its client library.
 
+use plimsoll_client::clock;
 use plimsoll_sim::engine::meter::{BucketHistogram, ReplicaMeter};
 use plimsoll_sim::spec::BLOCK_TOKENS;
 use plimsoll_sim::{EngineGauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
-use crate::clock;
 use crate::shared::Server;
 use crate::{sglang_page, triton_page};
 

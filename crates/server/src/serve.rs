@@ -16,6 +16,8 @@ use std::task::{Context, Poll, ready};
 
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
+use plimsoll_client::clock;
+use plimsoll_client::timer::{self, Timer};
 use plimsoll_model::Span;
 use plimsoll_sim::{World, WorldSpec};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -24,7 +26,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::Notify;
 
 use crate::body::{self};
-use crate::clock::{self, EngineAxis};
+use crate::clock::EngineAxis;
 use crate::config::{EngineServerConfig, ServeError, ServerLimits};
 use crate::engine::EngineDriver;
 use crate::front::Front;
@@ -35,7 +37,6 @@ use crate::running::{ServerHandle, Stop};
 use crate::script::ManualClock;
 use crate::shared::Server;
 use crate::streams::StreamFront;
-use crate::timer::EngineTimer;
 use crate::transport::{Handshake, ServerTransport, TlsListener};
 use crate::truth::{Header, Truth, TruthWriter};
 
@@ -78,7 +79,7 @@ fn serve_on(
     let stop = Arc::new(Stop::default());
     let seen = stop.clone();
     let thread = std::thread::Builder::new().name("plimsoll-engine".to_owned()).spawn(move || {
-        crate::timer::sharpen_thread();
+        timer::sharpen_thread();
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
         let (truth, writer) = truth.unzip();
         let served = run(&runtime, listener, world, axis, config, truth, &seen);
@@ -185,7 +186,7 @@ fn write_faults(server: &Server, path: Option<PathBuf>) -> Result<(), ServeError
 }
 
 async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsListener>) -> io::Error {
-    let mut pause = match EngineTimer::new() {
+    let pause = match Timer::new() {
         Ok(timer) => timer,
         Err(e) => return e,
     };
@@ -217,7 +218,7 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsLis
 
 /// Closes connections and streams of slow clients, and flushes buffered truth records.
 async fn keep_house(server: &Rc<Server>) -> io::Error {
-    let mut timer = match EngineTimer::new() {
+    let timer = match Timer::new() {
         Ok(timer) => timer,
         Err(e) => return e,
     };
@@ -261,7 +262,7 @@ async fn drain(server: &Rc<Server>, stop: &Stop) {
     server.conns.borrow().values().for_each(|conn| conn.wake());
     let deadline = clock::monotonic_ns() + server.limits.drain.0;
     let limit = async {
-        if let Ok(mut timer) = EngineTimer::new() {
+        if let Ok(timer) = Timer::new() {
             let _ = timer.until(deadline).await;
         }
     };

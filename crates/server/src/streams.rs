@@ -14,10 +14,10 @@ use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::Service;
+use plimsoll_client::clock;
 
 use crate::body::AnswerBody;
 use crate::call;
-use crate::clock;
 use crate::front::Call;
 use crate::io::Conn;
 use crate::shared::Server;

@@ -6,13 +6,13 @@ use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
+use plimsoll_client::clock;
 use plimsoll_model::{Carries, Protocol};
 use plimsoll_sim::{EngineRejection, ModeSpec};
 use plimsoll_wire::server::{
     self as wire, BadRequest, GenerateRequest, Reply, ReportedTimings, StreamEnd, StreamWriter,
 };
 
-use crate::clock;
 use crate::shared::Server;
 
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -22,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("profile", &["math", "model", "measure"]),
     ("plan", &["math", "model", "workload", "sim", "measure", "judge", "profile"]),
     ("watch", &["math", "model", "measure", "judge", "diagnose"]),
-    ("server", &["model", "wire", "sim"]),
+    ("server", &["model", "wire", "sim", "client"]),
     ("gateway", &["math", "model", "policy", "wire", "client", "measure"]),
     ("report", &["model", "measure", "judge", "diagnose", "profile", "plan", "watch"]),
     (
