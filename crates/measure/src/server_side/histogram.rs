@@ -19,7 +19,7 @@ pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: A
             continue;
         }
         let begins = anew.get(&(track.page, &*track.group)).map_or(&[][..], Vec::as_slice);
-        let Some(gained) = pages[track.page].gained_since(track, (from, to), (0.0, begins)) else { continue };
+        let Some(gained) = pages[track.page].gained(track, (from, to), (0.0, begins)) else { continue };
         match track.part {
             SignalPart::Sum => sum = Some(sum.unwrap_or(0.0) + gained.value),
             SignalPart::Count => count = Some(count.unwrap_or(0.0) + gained.value),
@@ -121,7 +121,7 @@ fn ladder(
         if stands && track.value_at(to).is_none() {
             continue;
         }
-        let gained = page.gained_since(track, (from, to), (higher, anew));
+        let gained = page.gained(track, (from, to), (higher, anew));
         higher = track.value_at(from).unwrap_or(higher);
         let Some(gained) = gained else { continue };
         found.push((edge * track.factor, gained.value));

@@ -224,27 +224,23 @@ impl ServerSide {
     ///
     /// The interval is from the last scrape not after `from` to the last scrape not after `to`.
     pub fn gained(&self, signal: Signal, from: At, to: At) -> Option<CounterDelta> {
-        let tracks: Vec<&Track> =
-            self.whole(signal).filter(|track| track.part == SignalPart::Counter).collect();
-        self.sum_gained(&tracks, from, to)
+        self.counted(self.whole(signal), from, to)
     }
 
     /// Returns the increase of a counter of one replica.
     pub fn gained_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<CounterDelta> {
-        let own = self.own(replica, signal);
-        let tracks: Vec<&Track> = own.into_iter().filter(|track| track.part == SignalPart::Counter).collect();
-        self.sum_gained(&tracks, from, to)
+        self.counted(self.own(replica, signal).into_iter(), from, to)
     }
 
     /// Returns the observations of a histogram over all processes between the scrapes that [`gained`](ServerSide::gained) uses.
     pub fn histogram(&self, signal: Signal, from: At, to: At) -> Option<Buckets> {
         let tracks: Vec<&Track> = self.whole(signal).collect();
-        self.taken_in(&tracks, from, to)
+        histogram::taken_in(&self.pages, &tracks, from, to)
     }
 
     /// Returns the observations of a histogram of one replica.
     pub fn histogram_of(&self, replica: usize, signal: Signal, from: At, to: At) -> Option<Buckets> {
-        self.taken_in(&self.own(replica, signal), from, to)
+        histogram::taken_in(&self.pages, &self.own(replica, signal), from, to)
     }
 
     /// Returns the total of a replica's counters of this signal at `at`, since the start of its process.
@@ -303,12 +299,10 @@ impl ServerSide {
         tracks.iter().filter(of_page).collect()
     }
 
-    fn sum_gained(&self, tracks: &[&Track], from: At, to: At) -> Option<CounterDelta> {
-        let each = tracks.iter().filter_map(|track| self.pages[track.page].gained(track, from, to));
+    /// Returns the increase of the counters among these tracks.
+    fn counted<'a>(&self, tracks: impl Iterator<Item = &'a Track>, from: At, to: At) -> Option<CounterDelta> {
+        let counters = tracks.filter(|track| track.part == SignalPart::Counter);
+        let each = counters.filter_map(|track| self.pages[track.page].gained(track, (from, to), (0.0, &[])));
         each.reduce(CounterDelta::with)
-    }
-
-    fn taken_in(&self, tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
-        histogram::taken_in(&self.pages, tracks, from, to)
     }
 }

@@ -440,16 +440,11 @@ impl ScrapedPage {
         ScrapedPage { name: name.to_owned(), known: scrapes.known(), scrapes, alternates: false }
     }
 
-    /// Returns the increase of one counter.
-    pub fn gained(&self, track: &Track, from: At, to: At) -> Option<CounterDelta> {
-        self.gained_since(track, (from, to), (0.0, &[]))
-    }
-
     /// Returns the increase of one counter with known restarts.
     ///
     /// `unseen` is the value of a series before it first appeared. `anew` contains instants in ascending order at which the
     /// counter restarts from zero, even if it does not fall.
-    pub(crate) fn gained_since(
+    pub(crate) fn gained(
         &self,
         track: &Track,
         (from, to): (At, At),
