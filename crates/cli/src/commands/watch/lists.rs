@@ -12,6 +12,7 @@ use plimsoll_client::pages;
 use plimsoll_client::scrape::Scraper;
 use plimsoll_model::Span;
 use plimsoll_report::watched as words;
+use plimsoll_store::StoreError;
 use plimsoll_wire::prometheus_api;
 use plimsoll_workload::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
@@ -51,7 +52,11 @@ impl PageList {
 
 /// Updates the scraper from the lists until the watch ends, then stops the scraper. If a list can't be read,
 /// the endpoints stay unchanged.
-pub fn follow(asked: &WatchConfig, scraper: Scraper, over: Arc<AtomicBool>) -> JoinHandle<()> {
+pub fn follow(
+    asked: &WatchConfig,
+    scraper: Scraper,
+    over: Arc<AtomicBool>,
+) -> JoinHandle<Result<bool, StoreError>> {
     let (target, lists, fixed) = (asked.target.clone(), asked.lists.clone(), asked.fixed.clone());
     let mut scrape = asked.scrape.clone();
     let pause = Span(EVERY.0.max(scrape.every.0)).as_duration();
@@ -81,6 +86,7 @@ pub fn follow(asked: &WatchConfig, scraper: Scraper, over: Arc<AtomicBool>) -> J
             unread = now.err();
         }
         scraper.stop();
+        Ok(false)
     })
 }
 

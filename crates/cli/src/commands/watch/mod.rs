@@ -34,7 +34,9 @@ use plimsoll_model::{At, Attempt, PageRead, Sample, Span};
 use plimsoll_report::watched as words;
 use plimsoll_watch::course::ChartData;
 use plimsoll_watch::lint::{dead_pairs, lint};
-use plimsoll_watch::{Alert, AlertKind, BudgetWatch, BudgetWatchSpec, Minute, RowState, WatchFinding};
+use plimsoll_watch::{
+    Alert, AlertKind, BudgetWatch, BudgetWatchSpec, Minute, RowState, WatchFinding, requests,
+};
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{OutputFormat, WatchAction, WatchArgs, WatchCommand};
@@ -45,6 +47,7 @@ use history::HistoryWriter;
 use notify::Notifier;
 use pushed::PushListener;
 use record::Recorder;
+use run::FollowedRuns;
 use serve::StatusServer;
 
 /// Polling interval of the end condition.
@@ -67,14 +70,6 @@ pub fn run(command: &WatchCommand) -> Result<Exit, Stop> {
             let asked = asked::read(&args.settings, WatchMode::Test)?;
             replay::run(&args.settings, &asked, &args.replay)
         }
-    }
-}
-
-pub fn start(args: &WatchArgs) -> Result<Exit, Stop> {
-    let asked = asked::read(args, WatchMode::Watch)?;
-    match asked.run.clone() {
-        Some(dir) => run::watch(args, asked, &dir),
-        None => watch(args, asked),
     }
 }
 
@@ -153,15 +148,19 @@ fn linted(args: &WatchArgs, asked: &WatchConfig, pages: Vec<MetricsPage>) -> Res
     Ok(if found.iter().any(|row| row.judged) { Exit::Done } else { Exit::Inconclusive })
 }
 
-fn watch(args: &WatchArgs, mut asked: WatchConfig) -> Result<Exit, Stop> {
+/// Watches metrics endpoints or the requests of a run, until the end of the run or of the watch.
+pub fn start(args: &WatchArgs) -> Result<Exit, Stop> {
+    let mut asked = asked::read(args, WatchMode::Watch)?;
     let clock = Clock::start();
+    let run = asked.run.as_deref().map(|dir| FollowedRuns::open(dir, clock)).transpose()?;
     let senders = std::mem::take(&mut asked.senders);
     let memory = asked.alerts.pairs().iter().map(|pair| pair.long_s).max().unwrap_or(0);
     let what = (asked.budget.name.as_deref(), Span::from_secs(memory));
     let (notifier, kept) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     // An endpoint of an earlier watch may be gone; its absence is an outcome to report and not a start-up
     // error.
-    let pages = pages(&mut asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
+    let is_first = kept.as_ref().is_none_or(|kept| kept.alerts.is_empty());
+    let pages = if run.is_none() { pages(&mut asked, is_first)? } else { Vec::new() };
     let served =
         asked.listen.map(|listen| StatusServer::start(listen, &args.readers, page::nothing())).transpose()?;
     let mut screen = Screen::new(args.quiet);
@@ -182,44 +181,55 @@ fn watch(args: &WatchArgs, mut asked: WatchConfig) -> Result<Exit, Stop> {
         watched = watched.recording();
     }
     let mut history = asked.history(clock)?;
-    let course = served.as_ref().map(|_| history::course(history.as_mut(), clock));
+    let mut course = served.as_ref().map(|_| history::course(history.as_mut(), clock));
     if history.is_some() || course.is_some() {
         watched = watched.keeping(clock.anchor().realtime_ns);
     }
-    if let Some(kept) = kept {
-        watched = watched.resuming(kept, clock.now());
-    }
     // The channel is unbounded, because evaluation must not delay scraping.
     let (sends, coming) = mpsc::channel();
-    let rows = ScrapeLog::pages(move |read| _ = sends.send(ObservedData::Page(read)));
-    let receiving = pushed::start(&asked.pushed, clock, &rows)?;
-    // The limit is raised because each endpoint keeps one open connection.
-    let _ = plimsoll_client::doctor::raise_descriptor_limit();
-    let scraper = Scraper::each(pages, asked.spec.every, clock, knows, rows);
-    let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
-    let over = Arc::new(AtomicBool::new(false));
-    let follower = lists::follow(&asked, scraper, Arc::clone(&over));
+    let (receiving, follower) = match run {
+        Some(mut run) => {
+            let now = clock.now();
+            watched = watched.of_requests(asked.alerts.clone(), now);
+            // Taken out to free its memory, because this is the whole run so far.
+            let before = std::mem::take(&mut run.before);
+            if let Some(course) = &mut course {
+                course.take(requests::before(&asked.budget, before, (clock.anchor().realtime_ns, now)));
+            }
+            (Vec::new(), run::follow(run, sends, Arc::clone(&ended)))
+        }
+        None => {
+            if let Some(kept) = kept {
+                watched = watched.resuming(kept, clock.now());
+            }
+            let rows = ScrapeLog::pages(move |read| _ = sends.send(ObservedData::Page(read)));
+            let receiving = pushed::start(&asked.pushed, clock, &rows)?;
+            // The limit is raised because each endpoint keeps one open connection.
+            let _ = plimsoll_client::doctor::raise_descriptor_limit();
+            let scraper = Scraper::each(pages, asked.spec.every, clock, knows, rows);
+            let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
+            (receiving, lists::follow(&asked, scraper, Arc::clone(&ended)))
+        }
+    };
     let until = asked.time.map(|time| At::ZERO + time);
     let mut told =
         WatchOutputs { receiving, history, course, ..WatchOutputs::new(args, (notifier, recorder), served) };
-    let seen = WatchInputs { watched, coming };
-    let last = go(seen, &mut told, (clock, asked.spec, until), &ended);
+    let last = go(WatchInputs { watched, coming }, &mut told, (clock, asked.spec, until), &ended);
+    let is_ended = ended.swap(true, Ordering::Relaxed);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
     told.notifier.end();
-    if let Some(recorder) = told.recorder {
-        recorder.end();
-    }
+    told.recorder.into_iter().for_each(Recorder::end);
     told.history.into_iter().for_each(HistoryWriter::end);
-    over.store(true, Ordering::Relaxed);
-    let _ = follower.join();
+    let is_over = follower.join().unwrap_or(Ok(false)).map_err(|e| Stop::invalid(e.to_string()));
     screen.clear();
     came.iter().for_each(|line| screen.say(line));
+    let is_over = is_over?;
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
     match args.format {
-        OutputFormat::Json => out::json(&page::WatchSnapshot::of(&found, None)),
+        OutputFormat::Json => out::json(&found),
         OutputFormat::Text => out::line(&words::text(&found)),
     }
-    Ok(exit(&found, until.is_some() && !ended.load(Ordering::Relaxed)))
+    Ok(exit(&found, is_over || (until.is_some() && !is_ended)))
 }
 
 /// Prints the sources and the budget before the first scrape.
@@ -227,6 +237,7 @@ fn says_what_begins(screen: &mut Screen, asked: &WatchConfig, pages: &[MetricsPa
     let (budget, every) = (asked.budget_name(), asked.spec.every);
     let asks_prometheus = pages.iter().any(|page| page.cadence.is_some());
     let line = match (asks_prometheus, asked.pushed.len()) {
+        _ if let Some(dir) = &asked.run => words::follows(&dir.display().to_string(), every, &budget),
         (true, _) => words::begins_at_prometheus(every, &budget),
         (false, 0) => words::begins(pages.len(), every, &budget),
         (false, pushed) => words::begins_pushed(pages.len(), pushed, every, &budget),

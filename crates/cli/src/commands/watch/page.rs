@@ -12,17 +12,10 @@ use super::serve::ServedContent;
 
 /// The findings and the health of the alert receivers.
 #[derive(Serialize)]
-pub struct WatchSnapshot<'a> {
+struct WatchSnapshot<'a> {
     #[serde(flatten)]
     found: &'a WatchFinding,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sinks: Option<&'a [SinkHealth]>,
-}
-
-impl<'a> WatchSnapshot<'a> {
-    pub fn of(found: &'a WatchFinding, sinks: Option<&'a [SinkHealth]>) -> WatchSnapshot<'a> {
-        WatchSnapshot { found, sinks }
-    }
+    sinks: &'a [SinkHealth],
 }
 
 /// Returns the bodies of all paths, and the event for subscribers.
@@ -31,7 +24,7 @@ pub fn bodies(
     sinks: &[SinkHealth],
     pushed: &[(String, PushCounts)],
 ) -> (Vec<ServedContent>, String) {
-    let rows = serde_json::to_string(&WatchSnapshot::of(found, Some(sinks))).unwrap_or_default();
+    let rows = serde_json::to_string(&WatchSnapshot { found, sinks }).unwrap_or_default();
     let alerts = serde_json::to_string(&found.alerts).unwrap_or_default();
     let mut bodies = first(rows.clone(), alerts);
     let text = metrics(found, sinks, pushed);
