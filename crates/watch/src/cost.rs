@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use plimsoll_judge::cost::{Bill, EndpointPrice, Per, PriceSpec};
 
-use crate::block::TickBlock;
+use crate::counts::TickBlock;
 use crate::finding::{CostNow, FleetNow};
 use crate::rows::plural;
 

@@ -2,9 +2,9 @@
 //! instant.
 //!
 //! Reading order: [`over`] (histogram buckets → counts over a ceiling), [`bracket`] (histogram buckets → edges that
-//! enclose a percentile). Then `source` (budget rows with the sources of their counts), `block` (counters between two ticks), [`requests`] (such counters from rows of a run).
-//! Then `reads` (rows of a run → scrapes), `scraped` (values of an endpoint between scrapes). Then `fleet` (state of all endpoints), `pages` (counters
-//! of each endpoint), `came` (sums over all endpoints), [`window`] (blocks of time). Then [`rows`] (blocks → verdict
+//! enclose a percentile). Then `source` (budget rows with the sources of their counts).
+//! Then `reads` (rows of a run → scrapes), `page_state` (values of an endpoint between scrapes), `fleet` (state of all endpoints). Then `counts` (counters
+//! between two ticks), [`requests`] (such counters from rows of a run), `pages` (state of each endpoint), [`window`] (blocks of time). Then [`rows`] (blocks → verdict
 //! rows), `tail` (tail ratios), [`alert`] (blocks → alerts), `recall` (data for diagnosing an alert). Then [`record`]
 //! (recorded window of an alert), [`lint`] (rows that a source can evaluate). Last, `cost` (cost of the fleet),
 //! [`finding`] (output), [`light`] (one state for all), [`replay`] (watch of a finished run). In addition,
@@ -16,11 +16,10 @@
 //! `now` is an argument.
 
 pub mod alert;
-mod block;
 pub mod bracket;
-mod came;
 pub mod canary;
 mod cost;
+mod counts;
 pub mod course;
 pub mod export;
 pub mod finding;
@@ -29,6 +28,7 @@ pub mod history;
 pub mod light;
 pub mod lint;
 pub mod over;
+mod page_state;
 mod pages;
 mod reads;
 mod recall;
@@ -36,7 +36,6 @@ pub mod record;
 pub mod replay;
 pub mod requests;
 pub mod rows;
-mod scraped;
 mod source;
 mod tail;
 pub mod window;

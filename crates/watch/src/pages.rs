@@ -1,7 +1,7 @@
 //! The counters of each metrics endpoint between successful scrapes: once per scrape, at the time of the scrape,
 //! regardless of the tick.
 //!
-//! The last values of each endpoint are kept ([`crate::scraped`]), together with the state of its replicas.
+//! The last values of each endpoint are kept ([`crate::page_state`]), together with the state of its replicas.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use plimsoll_measure::server_side::{GaugeSeries, PageLayout, ServerSide, Signal}
 use plimsoll_model::{At, SeriesName, Span};
 
 use crate::alert::cold::ReplicaPresence;
-use crate::came::TickCounts;
+use crate::counts::TickCounts;
 use crate::finding::ReplicaNow;
 use crate::fleet::{FleetView, LostPage};
 use crate::history::{KeptSignal, gather};
 use crate::lint::counts_failures;
-use crate::scraped::{Layouts, PageState, ScrapeDelta};
+use crate::page_state::{Layouts, PageState, ScrapeDelta};
 use crate::source::LiveRows;
 
 /// Number of scrape intervals without success after which an endpoint is lost, because a scrape may be slow.

@@ -11,7 +11,7 @@ use plimsoll_measure::server_side::Signal;
 use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_model::{At, Attempt, How};
 
-use crate::block::TickBlock;
+use crate::counts::TickBlock;
 use crate::course::SHOWN;
 use crate::history::{Grain, HistoryBlock, cell};
 use crate::over::OverCount;

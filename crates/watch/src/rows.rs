@@ -14,7 +14,7 @@ use plimsoll_measure::budget::{AmountUnit, BudgetMetric, Count, Decision, decide
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::server_side::{Buckets, Signal};
 
-use crate::block::TickBlock;
+use crate::counts::TickBlock;
 use crate::over::{LEAST_BLOCKS, OverCount, count, decide_blocks};
 use crate::source::{LiveRow, LiveRows, RowSource};
 use crate::tail;

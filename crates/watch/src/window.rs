@@ -11,9 +11,8 @@ use plimsoll_judge::cost::PriceSpec;
 use plimsoll_model::{At, Attempt, PageRead, PageSaid, Sample, SeriesName, Span};
 
 use crate::alert::{AlertBoard, AlertKind, BoardState, Minute, board};
-use crate::block::TickBlock;
-use crate::came::TickCounts;
 use crate::cost::cost;
+use crate::counts::{TickBlock, TickCounts};
 use crate::course::{self, CourseCeiling};
 use crate::finding::ReplicaNow;
 use crate::fleet::{self, FleetView};

@@ -13,7 +13,7 @@ use super::detect::threshold;
 use super::doubled::TtftRegression;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
-use crate::block::TickBlock;
+use crate::counts::TickBlock;
 use crate::finding::ReplicaNow;
 use crate::fleet::{FleetView, by};
 use crate::source::{LiveRow, LiveRows};

@@ -1,6 +1,6 @@
 //! Metrics endpoints of both sides → counts of each replica by minute.
 //!
-//! Counting is per scrape, as in a watch ([`crate::scraped`]): the values of a scrape are dropped after the next one.
+//! Counting is per scrape, as in a watch ([`crate::page_state`]): the values of a scrape are dropped after the next one.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::finding::CanaryFinding;
 use super::judge::CanarySpec;
 use super::trial::{CanaryTrial, MINUTE, MinuteSource, ReplicaMinuteCounts, SIGNALS};
 use crate::lint::counts_failures;
-use crate::scraped::{Layouts, PageState, ScrapeDelta};
+use crate::page_state::{Layouts, PageState, ScrapeDelta};
 
 /// Maximum distance of two scrapes. Beyond it the gain is left out, because a returning endpoint reports its whole
 /// outage, which is the load of no minute. One lost scrape at the slowest interval (30 s) is within it.

@@ -10,7 +10,7 @@ use plimsoll_measure::server_side::{Buckets, PageLayout, SeriesKind, ServerSide,
 use plimsoll_model::{At, Span};
 
 use super::{GaugeRange, Grain, HistoryBlock, KeptSignal, cell};
-use crate::came::TickCounts;
+use crate::counts::TickCounts;
 
 /// Maximum watched time between two scrapes, in scrape intervals, as for a gauge.
 const LONGEST: f64 = 2.5;

@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 
 use plimsoll_measure::server_side::table::SignalLayer;
 use plimsoll_measure::server_side::{Buckets, PageLayout, SeriesKind, ServerSide, Signal};
-use plimsoll_model::At;
+use plimsoll_model::{At, Span};
 
 use crate::alert::FirstTokens;
-use crate::block::TickBlock;
 use crate::fleet::FleetView;
 use crate::history::{KeptSignal, add};
 use crate::over::{OverCount, over};
@@ -46,6 +45,44 @@ pub(crate) struct TickCounts {
     pub restarts: u64,
     /// Set if the history needs all signals.
     pub keeps_all: bool,
+}
+
+/// The counts of each budget row between two ticks, and the state of the fleet.
+#[derive(Clone, Debug)]
+pub(crate) struct TickBlock {
+    pub at: At,
+    pub length: Span,
+    /// Counts of each budget row; `None` if no metrics endpoint has its signal.
+    pub rows: Vec<Option<OverCount>>,
+    /// Latencies of the tail-ratio rows, by row index.
+    pub tails: BTreeMap<usize, Buckets>,
+    /// Times to first token of all requests; `None` if no endpoint has the histogram.
+    pub first: Option<FirstTokens>,
+    /// Number of completed requests; `None` if unknown.
+    pub finished: Option<f64>,
+    pub output_tokens: Option<f64>,
+    pub prompt_tokens: Option<f64>,
+    pub answering: usize,
+    pub restarts: u64,
+    /// Number of requests that were shed for lack of capacity.
+    pub shed: u64,
+    /// Number of requests that the client cancelled.
+    pub cancelled: u64,
+    /// Waiting requests per replica: by the gauge as a mean over the block, and by queue times (Little's law).
+    pub waiting: Option<f64>,
+    pub waiting_by_little: Option<f64>,
+}
+
+impl TickBlock {
+    /// Removes the counts of requests whose next attempt has ended since.
+    pub fn take_out(&mut self, counted: &TickBlock) {
+        for (own, counted) in self.rows.iter_mut().zip(&counted.rows) {
+            if let (Some(own), Some(counted)) = (own, counted) {
+                *own = own.without(*counted);
+            }
+        }
+        self.shed = self.shed.saturating_sub(counted.shed);
+    }
 }
 
 impl TickCounts {
@@ -182,5 +219,38 @@ fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)
     match each.is_empty() {
         true => over(&side.histogram(signal, from, to)?, limit_s),
         false => Some(each.into_iter().sum()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_judge::budget::BudgetFile;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Times to first token with a mean of 0.5 s by buckets, and of 50 s by sum and count only.
+    #[test]
+    fn the_mean_of_a_histogram_is_of_the_requests_in_its_buckets() {
+        let taken = |edges: &[f64], counts: &[f64], sum: f64| Buckets {
+            edges: edges.to_vec(),
+            counts: counts.to_vec(),
+            sum: Some(sum),
+            count: Some(2.0),
+            bounds: [None, None],
+            resets: 0,
+            from: At(0),
+            to: At(1),
+        };
+        let key = (SignalLayer::Engine, Signal::Ttft);
+        let mut counts = TickCounts::default();
+        let ladders = counts.histograms.entry(key).or_default();
+        [taken(&[1.0], &[2.0, 0.0], 1.0), taken(&[], &[0.0], 100.0)]
+            .into_iter()
+            .for_each(|taken| add(ladders, taken));
+        let file: BudgetFile = serde_json::from_value(json!({"version": 1})).expect("a budget");
+        let fleet = FleetView { of_engines: [Signal::Ttft].into(), ..FleetView::default() };
+        let block = counts.block(&LiveRows::on_pages(&file), (At(0), At(1)), &fleet);
+        assert_eq!(block.first.expect("buckets").buckets.mean(), Some(0.5));
     }
 }
