@@ -245,7 +245,9 @@ pub fn prefill(spec: &RooflineSpec, figures: &StepFigures) -> Option<PhaseRoofli
     let is_alone = figures.running.unwrap_or(figures.in_flight).max(figures.in_flight) <= ALONE;
     let top = is_alone.then_some((times, step.lower));
     let (bound, why) = match judged(times, step.upper, top) {
-        (RooflineBound::Unknown, Some(_)) if !is_alone && times.compute_s <= step.upper => {
+        (RooflineBound::Unknown, Some(_))
+            if !is_alone && step.upper.is_finite() && times.compute_s <= step.upper =>
+        {
             let why = "the time to the first token also contains queue and other requests' steps; measure with --alone";
             (RooflineBound::Unknown, Some(why.to_owned()))
         }
@@ -265,6 +267,10 @@ pub fn prefill(spec: &RooflineSpec, figures: &StepFigures) -> Option<PhaseRoofli
 
 /// Returns the bound that is valid at both ends, or the reason why there is none.
 fn judged(least: PeakTimes, step_s: f64, top: Option<(PeakTimes, f64)>) -> (RooflineBound, Option<String>) {
+    if !step_s.is_finite() {
+        let why = "too few requests for an interval of the step time; measure longer";
+        return (RooflineBound::Unknown, Some(why.into()));
+    }
     if least.memory_s.max(least.compute_s) > step_s {
         let why = "the step is faster than the peaks of this GPU allow; check model, dtype and GPU";
         return (RooflineBound::Unknown, Some(why.into()));

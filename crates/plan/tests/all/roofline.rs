@@ -124,6 +124,16 @@ fn without_the_servers_batch_only_a_compute_bound_is_certain() {
 }
 
 #[test]
+fn a_step_without_an_upper_bound_asks_for_a_longer_run() {
+    let open = Estimate { upper: f64::INFINITY, ..exact(0.008) };
+    let few = StepFigures { tpot: Some(open), first: Some(open), ..steady(4.0, 0.008, 256.0, 2560.0) };
+    for found in [decoded("llama-3.1-8b@h100", &few), prefilled("llama-3.1-8b@h100", &few)] {
+        assert_eq!(found.bound, RooflineBound::Unknown);
+        assert!(found.why.is_some_and(|why| why.contains("too few requests")));
+    }
+}
+
+#[test]
 fn a_step_faster_than_the_data_sheet_names_the_profile() {
     let found = decoded("llama-3.1-70b@h100x2", &steady(4.0, 0.006, 256.0, 2560.0));
     assert_eq!(found.bound, RooflineBound::Unknown);
