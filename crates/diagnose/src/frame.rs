@@ -82,6 +82,7 @@ impl<'a> Frames<'a> {
             load: crate::load_words(&level.load),
             requests: self.now().rows.len() as u64,
             excerpt: None,
+            roofline: Vec::new(),
             reference,
             baseline_level: self.before().map(|seen| seen.level.id),
             alone: self.candidate.alone.len() as u64,

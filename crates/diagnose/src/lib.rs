@@ -135,6 +135,7 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
             load: "none".to_owned(),
             requests: 0,
             excerpt: None,
+            roofline: Vec::new(),
             reference: Reference::Quiet,
             baseline_level: None,
             alone: 0,

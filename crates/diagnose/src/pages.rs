@@ -433,6 +433,7 @@ fn subject(now: &LevelGauges, before: Option<&LevelGauges>) -> Subject {
             .map_or_else(|| "live traffic".to_owned(), |rate| format!("{} requests/s", number(rate.value))),
         requests: requests.max(0.0) as u64,
         excerpt: None,
+        roofline: Vec::new(),
         reference: if before.is_some() { Reference::Baseline } else { Reference::Quiet },
         baseline_level: None,
         alone: 0,

@@ -81,6 +81,9 @@ pub struct Subject {
     pub baseline_level: Option<u32>,
     /// Number of isolated requests in the data.
     pub alone: u64,
+    /// Shares of the GPU's peaks in prefill and decode, as sentences; empty without a known model and GPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roofline: Vec<String>,
 }
 
 /// The reference that a level is compared with.

@@ -19,7 +19,7 @@
 //! Shared parts: [`mod@change`] is a change of a world, for levers, what-ifs and searches. [`replay`] sends a list of
 //! requests to a simulated world. [`calibrate`] fits a simulated engine to measured rows, and [`validate`] recomputes its
 //! error tables from the shipped rows. [`levers`] ranks changes. [`calc`] evaluates formulas of queueing and scaling
-//! without a run. [`mod@effect`] compares two loads by the wait that they cause.
+//! without a run. [`roofline`] names the bound of prefill and decode. [`mod@effect`] compares two loads by the wait that they cause.
 
 pub mod calc;
 pub mod calibrate;
@@ -31,6 +31,7 @@ pub mod fit;
 pub mod levers;
 pub mod recorded;
 pub mod replay;
+pub mod roofline;
 pub mod spec;
 pub mod validate;
 pub mod what_if;

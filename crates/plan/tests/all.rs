@@ -29,5 +29,7 @@ mod plan_systems;
 mod recorded;
 #[path = "all/replay.rs"]
 mod replay;
+#[path = "all/roofline.rs"]
+mod roofline;
 #[path = "all/what_if.rs"]
 mod what_if;

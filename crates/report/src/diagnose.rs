@@ -46,6 +46,9 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
         let subject = tried.is_empty().then(|| subject(name, diagnosis));
         section.list(diagnosis.validity.as_ref().map(of_trust).into_iter().chain(subject));
     });
+    document.section("Model and GPU", |section| {
+        section.list(diagnosis.subject.roofline.iter().map(String::as_str))
+    });
     for found in &diagnosis.verdicts {
         why(document, found);
     }

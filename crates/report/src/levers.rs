@@ -169,6 +169,10 @@ fn evidence(evidence: &LeverEvidence, metric: &str) -> Vec<String> {
     if !facts.is_empty() {
         lines.push(facts.join(" · "));
     }
+    if let Some(roofline) = &evidence.roofline {
+        lines.extend(roofline.words());
+        lines.extend(roofline.advice());
+    }
     lines
 }
 

@@ -50,6 +50,9 @@ pub struct DiagnoseRunArgs {
     /// PyTorch profiler trace of the target's steps, repeatable
     #[arg(long, value_name = "FILE", help_heading = "Judging a run")]
     pub timeline: Vec<PathBuf>,
+    /// Model and GPU of the target, for shares of the GPU's peaks: a profile such as llama-3.1-8b@h100 [default: the simulated run's]
+    #[arg(long, value_name = "NAME|FILE", help_heading = "Judging a run")]
+    pub profile: Option<String>,
 }
 
 /// `plimsoll diagnose`

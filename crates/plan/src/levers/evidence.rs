@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::catalogue::Term;
 use super::finding::{FasterModel, FigureOrigin, Goal};
 use super::{LeverCase, ReplayRequest, schedule};
+use crate::roofline::{self, LevelRoofline};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_profile::infer::{self, ReportedStages, Split, WaitPart};
@@ -51,6 +52,9 @@ pub struct LeverEvidence {
     pub preemptions: Option<f64>,
     /// Whether responses stream.
     pub streams: bool,
+    /// Shares of the GPU's peaks; absent without a known model and GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roofline: Option<LevelRoofline>,
 }
 
 /// The origin of the shares of time.
@@ -112,6 +116,9 @@ pub fn read(case: &LeverCase<'_>, own: &[ReplayRequest], goal: &Goal) -> LeverEv
         in_flight_max: summary.concurrency.max,
         preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
         streams: summary.latency.ttft.is_some(),
+        roofline: case
+            .world
+            .and_then(|world| roofline::of_level(&world.engine, world.fleet.replicas, summary, &server)),
     }
 }
 

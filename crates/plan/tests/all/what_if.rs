@@ -175,7 +175,8 @@ fn what_an_engine_cannot_express_is_refused_with_the_reason() {
     let measured = quiet.run(100.0, 300.0);
     let asks = ["weights fp8", "gpu h200", "cache off", "replicas -1", "route random"];
     let found = predict(&measured, (&quiet, &quiet.world()), &asks);
-    let words = ["no model and no GPU", "no model and no GPU", "begin alike", "none is left", "one replica"];
+    let words =
+        ["no model and no GPU", "no model and no GPU", "share a prefix", "none is left", "one replica"];
     for (case, word) in found.cases.iter().zip(words) {
         assert!(case.refused.as_ref().is_some_and(|why| why.contains(word)), "{case:?}");
     }

@@ -9,6 +9,7 @@ pub mod kv;
 pub mod meter;
 mod outlet;
 mod pace;
+pub mod peaks;
 mod queue;
 pub mod roofline;
 pub mod scheduler;

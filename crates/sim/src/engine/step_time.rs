@@ -78,6 +78,11 @@ impl StepModel {
     }
 }
 
+/// Returns the duration of one pass through the model in ps, without a table for other loads.
+pub(crate) fn of_pass(spec: &RooflineSpec, load: &StepLoad) -> u64 {
+    Cost::new(Terms::roofline(spec), load.tokens, load.rows).picoseconds(load, 1)
+}
+
 /// Returns the cost of the draft's passes: the first also computes the prompt chunks, the others only the decodes.
 fn drafting_ps(cost: &mut Cost, load: &StepLoad, drafted: u32) -> u64 {
     let first = cost.picoseconds(load, 1);

@@ -6,14 +6,17 @@ use crate::rows;
 use std::path::{Path, PathBuf};
 
 use plimsoll_diagnose::device::{self, DeviceFinding};
-use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, DiagnosisOutcome, RunData, diagnose};
+use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, DiagnosisOutcome, Layer, RunData, diagnose};
 use plimsoll_measure::findings::BudgetSpec;
+use plimsoll_measure::server_side::ServerSide;
 use plimsoll_model::{Level, Manifest};
+use plimsoll_plan::roofline::{self, LevelRoofline};
 use plimsoll_report::diagnose as page;
 
 use super::watch::kept::PageWindow;
 use super::watch::record::KIND;
-use super::{compare, profile};
+use super::{compare, engine, profile};
+use crate::again::RecordedScenario;
 use crate::answer::{self, AnswerHead, AnswerVerdict};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, OutputFormat};
@@ -59,10 +62,47 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let mut diagnosis = diagnose(&Case { candidate, baseline, budget, device, validity, spec: &spec });
     let level = diagnosis.subject.level;
     diagnosis.subject.excerpt = rows.excerpts.iter().find(|part| Some(part.level) == level).copied();
+    diagnosis.subject.roofline = match level.and_then(|level| levels_roofline(args, &rows, level).transpose())
+    {
+        Some(found) => lines(&found?, &diagnosis),
+        None => Vec::new(),
+    };
     for part in before.iter().flat_map(|run| &run.excerpts) {
         out::note(&format!("--baseline: {}", part.words()));
     }
     print(args, name, &diagnosis)
+}
+
+/// Returns the shares of the GPU's peaks at a level; `None` without a known model and GPU.
+///
+/// # Errors
+/// Fails if `--profile` names an engine without model and GPU.
+fn levels_roofline(
+    args: &DiagnoseArgs,
+    rows: &rows::WholeRun,
+    level: u32,
+) -> Result<Option<LevelRoofline>, Stop> {
+    let server = ServerSide::read(&rows.samples);
+    let (engine, replicas) = match &args.passive.profile {
+        Some(name) => (engine::find(name)?, server.replicas().len().max(1) as u32),
+        None => match RecordedScenario::of(&rows.manifest).ok().and_then(|recorded| recorded.world) {
+            Some(world) => (world.engine, world.fleet.replicas),
+            None => return Ok(None),
+        },
+    };
+    if let Some(name) = args.passive.profile.as_ref().filter(|_| roofline::spec_of(&engine).is_none()) {
+        let why = "has no model and GPU; name a pair such as llama-3.1-8b@h100 (plimsoll engine --list)";
+        return Err(Stop::usage(format!("--profile {name}: {why}")));
+    }
+    let summary = rows.findings.levels.iter().find(|found| found.summary.level == level);
+    Ok(summary.and_then(|found| roofline::of_level(&engine, replicas, &found.summary, &server)))
+}
+
+/// Returns the bounds as sentences, with advice if the model is the slow layer.
+fn lines(found: &LevelRoofline, diagnosis: &Diagnosis) -> Vec<String> {
+    let is_model = diagnosis.verdicts.first().is_some_and(|verdict| verdict.layer == Layer::Model);
+    let advice = if is_model { found.advice() } else { Vec::new() };
+    found.words().into_iter().chain(advice).collect()
 }
 
 /// Returns the levels of an alert window of requests: the baseline before the incident, and the incident.
@@ -140,8 +180,11 @@ fn held(dir: &Path) -> Result<rows::WholeRun, Stop> {
 
 /// Returns the first given flag that applies only to the levels of an ordinary run.
 fn of_levels(args: &DiagnoseArgs) -> Option<&'static str> {
-    let given =
-        [(args.passive.level.is_some(), "--level"), (!args.passive.timeline.is_empty(), "--timeline")];
+    let given = [
+        (args.passive.level.is_some(), "--level"),
+        (!args.passive.timeline.is_empty(), "--timeline"),
+        (args.passive.profile.is_some(), "--profile"),
+    ];
     given.iter().find(|(given, _)| *given).map(|(_, flag)| *flag)
 }
 

@@ -208,6 +208,7 @@ fn subject(blocks: &[ExperimentLevel]) -> Subject {
         load: if loads.is_empty() { "one at a time".into() } else { loads.join(", ") },
         requests: blocks.iter().map(|block| block.rows.len() as u64).sum(),
         excerpt: None,
+        roofline: Vec::new(),
         reference: Reference::Probe,
         baseline_level: of(blocks, ExperimentKind::Alone).next().map(|block| block.level.id),
         alone: of(blocks, ExperimentKind::Alone).map(|block| block.rows.len() as u64).sum(),
