@@ -211,7 +211,7 @@ fn start_at(text: &str) -> Result<i64, Stop> {
     let left_s = (ns - realtime_ns()) as f64 / 1e9;
     if left_s < 0.0 {
         return Err(Stop::usage(format!(
-            "--start-at {text}: is {:.0} s in the past; choose a time after all shards have started",
+            "--start-at {text}: {:.0} s in the past; choose a time after all shards have started",
             -left_s
         )));
     }

@@ -123,8 +123,8 @@ fn import_refuses_what_has_no_rows_in_one_line_with_the_reason() {
             "MLPerf Endpoints: no requests in it",
         ),
         ("mlperf-endpoints/poisson20/config.yaml.gz", "MLPerf Endpoints: no requests in it"),
-        ("truth", "understood are results of vLLM bench, SGLang bench"),
-        ("truth/vllm-rate40.jsonl.gz", "no result file that is known here; understood are"),
+        ("truth", "supported are results of vLLM bench, SGLang bench"),
+        ("truth/vllm-rate40.jsonl.gz", "unknown result format; supported are"),
     ] {
         let ended = plimsoll(&["import", &path(name)]);
         assert_eq!(ended.code, 2, "{name}: {}", ended.stdout);
@@ -147,7 +147,7 @@ fn import_names_what_a_file_proves() {
     assert!(guidellm.contains("late_sends"), "{guidellm}");
     assert!(proven("vllm-bench/rate40-detailed.json.gz").contains("the chunk that names the role"));
     assert!(proven("mlperf-loadgen").contains("result_token_throughput is off by 10⁹"));
-    assert!(proven("aiperf/rate30").contains("90 of 90 answers: the tool's tokeniser counts other tokens"));
+    assert!(proven("aiperf/rate30").contains("90 of 90 answers: the tool's tokeniser count differs"));
     // A closed loop of one is no error of anybody's.
     assert_eq!(proven("guidellm/concurrent-1-4.json.gz"), "[][]");
 }

@@ -260,7 +260,7 @@ fn flags_that_make_no_shard_are_refused_in_one_line() {
     for (more, why) in [
         ("--shard 4/4 --rendezvous p --rate 1/s", "--shard 4/4: write its number, from 0"),
         ("--shard 0/2 --rate 1/s", "--shard: needs a common start"),
-        ("--shard 0/2 --rate 1/s --start-at 12 --nonce 1", "--start-at 12: that was"),
+        ("--shard 0/2 --rate 1/s --start-at 12 --nonce 1", "s in the past; choose a time"),
         ("--shard 0/2 --rate 1/s --start-at soon --nonce 1", "--start-at soon: write a time"),
         ("--shard 0/2 --rate 1/s --start-at 2100-01-01T00:00:00Z", "--start-at 2100"),
         ("--shard 0/2 --concurrency 4 --rendezvous p", "--shard: only an open loop"),

@@ -223,7 +223,7 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
         (&["watch", &half, "-b", &budget], 2, "go together"),
         (&["watch", &bare, "-b", &budget], 5, "127.0.0.1:9/metrics"),
         (&["watch", &number, "-b", &budget], 2, "a URL (http://host:8000/metrics) or a mapping"),
-        (&["watch", &list, "-b", &budget], 5, "to be [{"),
+        (&["watch", &list, "-b", &budget], 5, "expected [{\"targets"),
         (&["watch", &named, "-b", &budget], 2, "http_sd"),
         (&["watch", &prometheus, "-b", &budget], 5, "not that of Prometheus"),
         (&["watch", &url, "-b", &budget, "--every", "0s"], 2, "--every"),

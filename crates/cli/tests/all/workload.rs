@@ -276,7 +276,7 @@ fn lines_that_cannot_be_read_are_named() {
     assert!(ended.words().contains(&said.replace("line 6", "line 7")), "{}", ended.stdout);
     assert!(ended.words().contains("35 requests"), "{}", ended.stdout);
     let nothing = place.file("nothing.jsonl", "{\"hello\": 1}\n");
-    refused(&["workload", &nothing], "no log that is known here; understood are logs of LiteLLM");
+    refused(&["workload", &nothing], "unknown log format; supported are logs of LiteLLM");
     refused(&["workload", &log("nginx_access_combined.log")], "log JSON with $msec");
     refused(
         &["workload", &log("llama_server.log"), "--isl", "9"],

@@ -159,7 +159,7 @@ fn an_inconclusive_budget_amounts_to_what_the_file_says() {
     let few = Budget { min_n_eff: Some(50_000.0), ..ttft(0.9, 350.0) };
     let finding = run.gate(&file(vec![few]));
     assert_eq!(finding.verdict, GateVerdict::Inconclusive);
-    assert!(finding.rows[0].why.contains("50000 are the least"), "{}", finding.rows[0].why);
+    assert!(finding.rows[0].why.contains("a verdict needs at least 50000"), "{}", finding.rows[0].why);
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_model_of_a_mix_is_judged_on_the_classes_that_asked_for_it() {
         assert!(judged.abs_diff(n) < n / 20, "{model}: {judged} of {n}");
     }
     let none = &run.gate(&file(vec![of("gpt")])).rows[0];
-    assert!(none.missing && none.why.contains("asked for base, sql, not for gpt"), "{}", none.why);
+    assert!(none.missing && none.why.contains("used model base, sql, not gpt"), "{}", none.why);
     // A rate is of all of them together.
     let rate = Budget {
         min: Some(Amount::parse("1/s").expect("a rate")),
@@ -477,9 +477,9 @@ fn the_stage_that_is_named_is_a_part_of_the_latency() {
         let budget = Budget::ceiling("b", metric, Some(0.5), Amount::seconds(0.3));
         run.gate(&file(vec![budget])).rows[0].why.clone()
     };
-    assert!(why(BudgetMetric::Ttft).contains("queue holds 75.0 %"), "{}", why(BudgetMetric::Ttft));
-    assert!(why(BudgetMetric::Tpot).contains("decode holds 100"), "{}", why(BudgetMetric::Tpot));
-    assert!(why(BudgetMetric::E2e).contains("decode holds 95.2 %"), "{}", why(BudgetMetric::E2e));
+    assert!(why(BudgetMetric::Ttft).contains("queue takes 75.0 %"), "{}", why(BudgetMetric::Ttft));
+    assert!(why(BudgetMetric::Tpot).contains("decode takes 100"), "{}", why(BudgetMetric::Tpot));
+    assert!(why(BudgetMetric::E2e).contains("decode takes 95.2 %"), "{}", why(BudgetMetric::E2e));
 }
 
 /// Failed requests have no gaps, and three in a hundred of them break a p99 of gaps like every other p99.

@@ -75,7 +75,7 @@ fn settings_out_of_range_are_named() {
         (AdmissionSpec { ahead_s: -1.0, ..spec.clone() }, "ahead_s"),
         (AdmissionSpec { per_replica: Some(0), ..spec.clone() }, "per_replica"),
         (AdmissionSpec { slo_ttft_ms: Some(f64::NAN), ..spec.clone() }, "slo_ttft_ms"),
-        (AdmissionSpec { classes: vec![], ..spec.clone() }, "there is none"),
+        (AdmissionSpec { classes: vec![], ..spec.clone() }, "the list is empty"),
         (AdmissionSpec { classes: vec![class("a", 0.0), class("a", 0.0)], ..spec.clone() }, "\"a\""),
         (AdmissionSpec { classes: vec![class("a", 0.6), class("b", 0.6)], ..spec.clone() }, "1.2"),
     ] {

@@ -79,7 +79,7 @@ fn what_is_not_known_is_refused_with_what_is() {
         refused("error:share=0.5,status=200"),
         "error: status: \"200\" is not an HTTP status from 400 to 599"
     );
-    assert_eq!(refused("buffering"), "buffering: every is missing: say every=200ms, tokens=16 or both");
+    assert_eq!(refused("buffering"), "buffering: every is missing: give every=200ms, tokens=16 or both");
     assert!(
         of_file(r#"{"factor":3}"#).unwrap_err().to_string().starts_with("kind is missing; there are: slow, ")
     );

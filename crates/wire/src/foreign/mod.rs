@@ -33,7 +33,7 @@ pub use write::report::{BenchmarkReport, write as write_report};
 #[derive(Error, Clone, PartialEq, Eq, Debug)]
 pub enum ForeignError {
     /// The bytes are not a result of a known tool.
-    #[error("no result file that is known here; understood are {UNDERSTOOD}")]
+    #[error("unknown result format; supported are {UNDERSTOOD}")]
     Unknown,
     #[error("line {line}: expected {expected} ({tool})")]
     Broken {

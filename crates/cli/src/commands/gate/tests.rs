@@ -217,5 +217,5 @@ budgets:
     let [whole, first] = &finding.rows[..] else { panic!("{finding:?}") };
     assert_eq!((whole.role, whole.held), (RowRole::Decides, Held::Pass), "{}", whole.why);
     assert_eq!((first.role, first.held), (RowRole::Watched, Held::Fail), "{}", first.why);
-    assert!(first.why.contains("queue holds 60.0 % of the time"), "{}", first.why);
+    assert!(first.why.contains("queue takes 60.0 % of the time"), "{}", first.why);
 }

@@ -76,7 +76,7 @@ enum SourceContent {
 }
 
 fn nothing(source: &Path) -> Stop {
-    Stop::usage(format!("{}: no log that is known here; understood are {UNDERSTOOD}", source.display()))
+    Stop::usage(format!("{}: unknown log format; supported are {UNDERSTOOD}", source.display()))
 }
 
 /// Returns the source itself for a run or a file, or the runs and files of a folder.
