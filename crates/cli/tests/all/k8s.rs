@@ -105,7 +105,10 @@ fn a_place_in_an_object_store_needs_no_claim() {
         args.contains(&"--rendezvous=s3://load/perf/monday") && args.contains(&"--out=s3://load/perf/monday")
     );
     assert_eq!(pod["spec"]["volumes"][0], json!({"name": "place", "emptyDir": {}}));
-    assert!(said.contains("the Secret load-keys contains AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"), "{said}");
+    assert!(
+        said.contains("the Secret load-keys contains AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"),
+        "{said}"
+    );
     assert!(said.contains("plimsoll merge s3://load/perf/monday -o monday"), "{said}");
     let (pod, said) = print(&["--place", "az://load", "--service-account", "load"]);
     assert_eq!(pod["spec"]["serviceAccountName"], "load");
