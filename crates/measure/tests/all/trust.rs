@@ -268,7 +268,7 @@ fn a_killed_run_says_what_is_missing() {
     };
     let (figure, means) = reason(judged(closed, good));
     assert!(figure.contains("the 30 requests in flight left no record"), "{figure}");
-    assert!(means.contains("beyond p99.0 of all"), "{means}");
+    assert!(means.contains("above p99.0 of all"), "{means}");
     let cut = |i: u64| if i < 2_993 { good(i) } else { failure(i, 10 * i as i64, How::Unfinished, 50) };
     let (figure, _) = reason(judged(|level| level.ended_by = EndedBy::Cut, cut));
     assert!(figure.contains("7 requests then in flight came from the schedule"), "{figure}");
