@@ -336,6 +336,20 @@ impl LevelRoofline {
         known.chain(notes).map(|line| format!("{line} ({}{replicas})", self.engine)).collect()
     }
 
+    /// Returns the reason why the bound rules a lever of the catalogue out; `None` if it does not.
+    pub fn rules_out(&self, lever: &str) -> Option<&'static str> {
+        let decode = self.decode.as_ref()?;
+        match lever {
+            "speculative-decoding" if decode.bound == RooflineBound::Compute => {
+                Some("decode is compute-bound: a draft adds arithmetic")
+            }
+            "quantisation" if decode.is_small() && self.prefill.as_ref()?.is_small() => {
+                Some("neither memory nor arithmetic takes a tenth of prefill or decode: host or queue")
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the changes that help and that do not help, as sentences.
     pub fn advice(&self) -> Vec<String> {
         let decode = self.decode.as_ref().map(|phase| match phase.bound {
@@ -357,9 +371,16 @@ impl LevelRoofline {
 }
 
 impl PhaseRoofline {
+    /// Returns whether neither peak takes a tenth of the step, so that half of the bytes or of the arithmetic takes less
+    /// than a twentieth.
+    fn is_small(&self) -> bool {
+        [self.memory, self.compute].iter().all(|share| share.at_most.is_some_and(|most| most < 0.1))
+    }
+
     fn words(&self, name: &str, unit: &str) -> String {
         let why = self.why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
         let batch = match self.batch_at_most {
+            Some(1) if self.batch_at_least == 1 => format!("1 {}", unit.trim_end_matches('s')),
             Some(most) if most == self.batch_at_least => format!("{most} {unit}"),
             Some(most) => format!("{} to {most} {unit}", self.batch_at_least),
             None => format!("at least {} {unit}", self.batch_at_least),

@@ -10,7 +10,6 @@ use plimsoll_sim::{ModeSpec, PolicySpec};
 use super::LeverCase;
 use super::catalogue::{Lever, Term};
 use super::evidence::{LeverEvidence, SharesFrom};
-use crate::roofline::{PeakShare, PhaseRoofline, RooflineBound};
 use plimsoll_measure::findings::LoadKeptUp;
 
 /// Least share of the slow requests' time of a term that justifies a lever.
@@ -32,7 +31,6 @@ fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -
     let streams = evidence.streams;
     let replicas = world.map(|world| world.fleet.replicas);
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    let decode = evidence.roofline.as_ref().and_then(|level| level.decode.as_ref());
     match lever.id {
         "streaming" if streams => Some("answers stream already".into()),
         "batching" | "compiled-profile" if streams => {
@@ -76,26 +74,9 @@ fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -
         "speculative-decoding" if batching.is_some_and(|b| b.speculative.is_some()) => {
             Some("the engine drafts already".into())
         }
-        "speculative-decoding" if decode.is_some_and(|phase| phase.bound == RooflineBound::Compute) => {
-            Some("decode is compute-bound: a draft adds arithmetic".into())
-        }
-        "quantisation" if host_bound(evidence) => {
-            Some("neither memory nor arithmetic takes a tenth of prefill or decode: host or queue".into())
-        }
         "pipeline-sharding" if world.is_some() => Some("the model fits one group of GPUs".into()),
-        _ => None,
+        id => evidence.roofline.as_ref()?.rules_out(id).map(str::to_owned),
     }
-}
-
-/// Returns whether half of the weights' bytes and of the arithmetic is less than a twentieth of both phases.
-fn host_bound(evidence: &LeverEvidence) -> bool {
-    let small = |phase: &PhaseRoofline| {
-        let most = |share: PeakShare| share.at_most.is_some_and(|most| most < 2.0 * WORTH);
-        most(phase.memory) && most(phase.compute)
-    };
-    let phases =
-        evidence.roofline.as_ref().and_then(|level| level.prefill.as_ref().zip(level.decode.as_ref()));
-    phases.is_some_and(|(prefill, decode)| small(prefill) && small(decode))
 }
 
 fn prefix(evidence: &LeverEvidence, is_on: bool) -> Option<String> {

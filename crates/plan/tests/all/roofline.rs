@@ -1,7 +1,9 @@
 //! Bounds of prefill and decode: hand-computed peaks, measured kernels and servers, and the cases without a verdict.
 
 use plimsoll_measure::findings::Estimate;
-use plimsoll_plan::roofline::{PhaseRoofline, RooflineBound, StepFigures, decode, prefill, spec_of};
+use plimsoll_plan::roofline::{
+    LevelRoofline, PhaseRoofline, RooflineBound, StepFigures, decode, prefill, spec_of,
+};
 use plimsoll_sim::EngineSpec;
 use plimsoll_sim::catalogue::by_name;
 
@@ -173,4 +175,33 @@ fn a_prompt_is_compute_bound_if_its_time_is_near_its_arithmetic() {
         prefilled("llama-3.1-8b@h100", &StepFigures { running: None, ..queued }).bound,
         RooflineBound::Unknown
     );
+}
+
+#[test]
+fn levers_that_the_bound_excludes_are_ruled_out() {
+    let of = |decode: Option<PhaseRoofline>, prefill: Option<PhaseRoofline>| LevelRoofline {
+        level: 0,
+        engine: "llama-3.1-8b@h100".into(),
+        replicas: 1,
+        prefill,
+        decode,
+        notes: vec![],
+    };
+    let out = |level: &LevelRoofline| {
+        ["speculative-decoding", "quantisation"].map(|lever| level.rules_out(lever).is_some())
+    };
+    let first = |figures: StepFigures, first_s: f64| StepFigures { first: Some(exact(first_s)), ..figures };
+    let decode = |batch, tpot_s| Some(decoded("llama-3.1-8b@h100", &steady(batch, tpot_s, 16.0, 200.0)));
+    let prefill = |first_s| {
+        let figures = first(steady(1.0, 0.5, 16.0, 16.0), first_s);
+        Some(prefilled("llama-3.1-8b@h100", &figures))
+    };
+    // 16 GB of weights take 4.8 ms of 3.35 TB/s. 2048 sequences take 31 ms of arithmetic.
+    assert_eq!(out(&of(decode(1.0, 0.006), prefill(0.006))), [false, false], "memory-bound");
+    assert_eq!(out(&of(decode(2048.0, 0.040), prefill(0.006))), [true, false], "compute-bound decode");
+    assert_eq!(out(&of(decode(1.0, 0.5), prefill(0.5))), [false, true], "the host takes the time");
+    assert_eq!(out(&of(decode(1.0, 0.5), prefill(0.006))), [false, false], "prefill reads the weights");
+    assert_eq!(out(&of(None, prefill(0.5))), [false, false], "decode is unknown");
+    let one = of(decode(1.0, 0.006), None).words().remove(0);
+    assert!(one.contains(" 1 sequence;"), "{one}");
 }
