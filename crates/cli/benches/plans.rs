@@ -316,7 +316,7 @@ fn breaks(plan: &PlanFinding) -> f64 {
     plan.chosen.as_ref().and_then(|chosen| chosen.breaks_at.value()).unwrap_or(f64::NAN)
 }
 
-/// Stability limit and budget line of a sweep.
+/// Stability limit and budget limit of a sweep.
 fn lines(findings: &Findings) -> Result<(CapacityLine, Option<CapacityLine>)> {
     let lines = findings.lines.first().ok_or("the sweep has no lines")?;
     Ok((lines.stability.clone(), lines.budget.clone()))

@@ -202,11 +202,11 @@ fn row(name: String, head: &Head, entry: Option<&HistoryEntry>) -> RunRow {
     row
 }
 
-/// A sweep's load: its budget line, else its stability limit.
+/// A sweep's load: its budget limit, else its stability limit.
 fn swept(found: &FindingsHead) -> String {
     let steady = found.lines.iter().find(|lines| lines.traffic == "steady").or(found.lines.first());
     let line = steady.and_then(|lines| {
-        let named = lines.budget.as_ref().map(|line| ("budget line", line));
+        let named = lines.budget.as_ref().map(|line| ("budget limit", line));
         named
             .into_iter()
             .chain([("stability limit", &lines.stability)])

@@ -40,11 +40,11 @@ pub(crate) fn title(bill: &Bill) -> String {
     format!("Cost in {currency} at {price} ({origin})")
 }
 
-/// Returns one row per throughput with a cost: the budget lines first.
+/// Returns one row per throughput with a cost: the budget limits first.
 fn rows(cost: &CostFinding, findings: &Findings) -> Vec<[String; 5]> {
     let lines = cost.at_budget.iter().filter(|line| line.rate.is_some()).map(|line| {
         let at = line.rate.map_or(String::new(), |rate| figure::per_second(rate.value));
-        row(format!("budget line, {}, {at}", line.traffic), &line.costs)
+        row(format!("budget limit, {}, {at}", line.traffic), &line.costs)
     });
     let mut rows: Vec<[String; 5]> = lines.collect();
     // The levels of a sweep are search steps, not planned loads.
@@ -67,7 +67,7 @@ fn sessions(cost: &CostFinding) -> Vec<String> {
     cost.levels.iter().filter_map(of_level).collect()
 }
 
-/// Returns the reason for a missing cost at a budget line.
+/// Returns the reason for a missing cost at a budget limit.
 fn missing(cost: &CostFinding) -> Option<String> {
     let why = |reading: &Reading| match reading {
         Reading::Refused { why, .. } => Some(why.clone()),
@@ -76,9 +76,9 @@ fn missing(cost: &CostFinding) -> Option<String> {
     let line = cost.at_budget.iter().find(|line| line.rate.is_none());
     let of_line = line.and_then(|line| why(&line.costs.per_request));
     match (of_line, cost.at_budget.is_empty()) {
-        (Some(why), _) => Some(format!("Not at the budget line: {why}.")),
+        (Some(why), _) => Some(format!("Not at the budget limit: {why}.")),
         (None, true) => Some(
-            "These are costs at the measured load. For planning, use the cost at the budget line of a sweep."
+            "These are costs at the measured load. For planning, use the cost at the budget limit of a sweep."
                 .into(),
         ),
         (None, false) => None,

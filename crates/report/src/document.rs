@@ -114,9 +114,14 @@ impl Document {
         self.blocks.push(Block::Says(sentence.into()));
     }
 
-    /// Adds the sentences of the verdict: larger on a page.
+    /// Adds the sentences of the verdict: the first card of a page.
     pub fn verdict(&mut self, sentences: &[String]) {
-        let drawn = html! { div.verdict { @for sentence in sentences { p { (sentence.replace(" %", "\u{a0}%")) } } } };
+        self.coloured_verdict("", sentences);
+    }
+
+    /// Adds the sentences of a verdict. `class` is `pass`, `inconclusive` or `broken` and sets the colour of the card.
+    pub fn coloured_verdict(&mut self, class: &str, sentences: &[String]) {
+        let drawn = html! { div.verdict.(class) { @for sentence in sentences { p { (sentence.replace(" %", "\u{a0}%")) } } } };
         self.drawn(drawn);
         self.terminal(|page| sentences.iter().for_each(|sentence| page.says(sentence.as_str())));
     }

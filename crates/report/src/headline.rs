@@ -4,12 +4,13 @@
 //! without the rest.
 
 use plimsoll_measure::findings::{
-    BudgetFinding, CapacityLine, CapacityLines, CurvePoint, Findings, Held, LevelSummary, LoadKeptUp,
-    SustainedLine, Trust, Validity,
+    BudgetFinding, CapacityLine, CapacityLines, CurvePoint, Findings, Held, LevelFinding, LevelSummary,
+    LoadKeptUp, SustainedLine, Trust, Validity,
 };
 use plimsoll_measure::purpose::PROVE;
 use plimsoll_model::Load;
 
+use crate::text::{budget_cells, budget_row_name};
 use crate::{figure, words};
 
 /// Returns the sentences of the verdict.
@@ -17,8 +18,11 @@ pub fn headline(findings: &Findings) -> Vec<String> {
     let several = findings.lines.len() > 1;
     let mut said: Vec<String> = Vec::new();
     for lines in &findings.lines {
-        said.extend(of_lines(lines, several));
         said.extend(carries(lines, findings).map(|sentence| of_kind(lines, several) + &sentence));
+        said.extend(of_lines(lines, several));
+    }
+    if findings.lines.is_empty() {
+        said.extend(findings.levels.iter().filter_map(of_budget));
     }
     if let Some(best) = words::saturated(findings) {
         said.push(of_saturation(&best.summary, words::still_grew(findings)));
@@ -38,15 +42,14 @@ fn of_lines(lines: &CapacityLines, several: bool) -> Vec<String> {
         Some(p) => format!(" (by {p}; the onset by p99 is usually lower)"),
     };
     let starts = format!("Queueing starts{read} at");
-    let mut said = vec![
-        sentence(&starts, "The queueing onset", &lines.onset),
-        sentence("The endpoint is stable up to", "The stability limit", &lines.stability),
-    ];
+    let mut said = Vec::new();
     if let (Some(line), Some(budget)) = (&lines.budget, &lines.budget_spec) {
         let name = format!("The budget ({}) passes up to", budget.name);
         said.push(sentence(&name, &format!("The load limit of the budget ({})", budget.name), line));
     }
     said.extend(lines.hold.as_ref().map(of_hold));
+    said.push(sentence(&starts, "The queueing onset", &lines.onset));
+    said.push(sentence("The endpoint is stable up to", "The stability limit", &lines.stability));
     said.into_iter().map(|sentence| format!("{kind}{sentence}")).collect()
 }
 
@@ -109,7 +112,8 @@ fn sentence(opening: &str, subject: &str, line: &CapacityLine) -> String {
             format!("{opening} {} requests/s ({interval}).", figure::number(rate.value))
         }
         CapacityLine::Above { rate_per_s, why, .. } => {
-            format!("{opening} more than {} requests/s: {why}.", figure::number(*rate_per_s))
+            let more = if opening.ends_with("up to") { "at least" } else { "more than" };
+            format!("{opening} {more} {} requests/s: {why}.", figure::number(*rate_per_s))
         }
         CapacityLine::Below { rate_per_s, why } => {
             format!("{opening} less than {} requests/s: {why}.", figure::number(*rate_per_s))
@@ -142,13 +146,47 @@ fn of_saturation(best: &LevelSummary, still_grew: bool) -> String {
     )
 }
 
-fn of_level(level: &LevelSummary) -> String {
-    let load = match level.load {
+/// Returns the verdict of the budget on a level, with the row that decides it; `None` without a budget.
+fn of_budget(level: &LevelFinding) -> Option<String> {
+    let budget = level.summary.budget.as_ref()?;
+    let (subject, load) = (format!("The budget ({})", budget.name), load_of(&level.summary));
+    if level.validity.verdict == Trust::Invalid {
+        return Some(format!("{subject} is not judged at {load}: the measurement is invalid."));
+    }
+    let row = budget.rows.iter().find(|row| row.verdict == budget.verdict)?;
+    let name = budget_row_name(row);
+    Some(match budget.verdict {
+        Held::Pass => format!("{subject} passes at {load}."),
+        Held::Fail => {
+            let [_, ceiling, measured, ..] = budget_cells(row);
+            format!("{subject} is broken at {load}: {name} is {measured}, allowed {ceiling}.")
+        }
+        Held::Inconclusive => {
+            let n = row.share_over.n;
+            let tends = if row.share_over.value <= row.allowed { "would pass" } else { "would break" };
+            let per_s = level.summary.rates.offered_per_s;
+            let more = row.needed.map(|needed| needed.saturating_sub(n).max(1)).map(|more| {
+                let time = words::time(more as f64 / per_s);
+                let time = if per_s > 0.0 { format!(" ({time} at this load)") } else { String::new() };
+                format!(", but a verdict needs about {}{time}", figure::counted(more, "more request"))
+            });
+            let more = more.unwrap_or_else(|| ", but a verdict needs many more requests".to_owned());
+            format!("{subject} is inconclusive at {load}: {name} {tends}{more}.")
+        }
+    })
+}
+
+fn load_of(level: &LevelSummary) -> String {
+    match level.load {
         Load::Open { .. } => format!("{} requests/s", figure::number(level.rates.offered_per_s)),
         Load::Closed { concurrency } => format!("{concurrency} in flight (closed loop)"),
         Load::Wave { requests } => format!("one wave of {requests}"),
         Load::Saturating { concurrency } => format!("{concurrency} in flight (saturating)"),
-    };
+    }
+}
+
+fn of_level(level: &LevelSummary) -> String {
+    let load = load_of(level);
     if level.counts.requests == 0 {
         return format!("At {load}: no request was due in this level. Give it more time or a higher rate.");
     }

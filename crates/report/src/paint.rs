@@ -8,7 +8,7 @@ const MARKS: [(&str, &str); 3] = [("\u{2713} ", "32"), ("\u{2717} ", "31"), ("? 
 
 /// Words that follow a mark.
 const WORDS: [&str; 8] =
-    ["valid", "holds", "invalid", "broken", "short", "suspect", "inconclusive", "missing"];
+    ["valid", "pass", "invalid", "broken", "short", "suspect", "inconclusive", "missing"];
 
 /// Returns the text with its marked verdicts in colour.
 pub fn paint(text: &str) -> String {
@@ -48,12 +48,11 @@ mod tests {
 
     #[test]
     fn marked_verdicts_are_painted_and_nothing_else() {
-        let text =
-            "\u{2717} BROKEN: is it so? missing rows\n  \u{2713} holds  a\n  ? inconclusive  b ? maybe";
+        let text = "\u{2717} BROKEN: is it so? missing rows\n  \u{2713} pass  a\n  ? inconclusive  b ? maybe";
         let painted = paint(text);
         assert_eq!(
             painted,
-            "\u{1b}[31m\u{2717} BROKEN\u{1b}[0m: is it so? missing rows\n  \u{1b}[32m\u{2713} holds\u{1b}[0m  a\n  \
+            "\u{1b}[31m\u{2717} BROKEN\u{1b}[0m: is it so? missing rows\n  \u{1b}[32m\u{2713} pass\u{1b}[0m  a\n  \
              \u{1b}[33m? inconclusive\u{1b}[0m  b ? maybe"
         );
     }

@@ -90,7 +90,7 @@ fn part(document: &mut Document, title: &str, rows: &[SelftestRow], [truth, seen
         TextTable::new(&["+<", "+<check", &format!("+<{truth}"), &format!("+<{seen}"), "+<allowed"]);
     document.section(title, |section| {
         for row in rows {
-            let verdict = if row.holds { "holds" } else { "FAILS" };
+            let verdict = if row.holds { "pass" } else { "FAIL" };
             table.page_row([verdict, &row.check, &row.truth, &row.found, &row.bar]);
             let (check, allowed) = (&row.check, &row.bar);
             let line = format!(

@@ -138,7 +138,7 @@ fn beside(page: &mut Document, findings: &Findings) {
 }
 
 fn lines_of(page: &mut Document, lines: &CapacityLines, detail: TextDetail) {
-    let heading = format!("Lines for {} traffic ({})", lines.traffic, words::mix(&lines.mix));
+    let heading = format!("Load limits of {} traffic ({})", lines.traffic, words::mix(&lines.mix));
     page.section(heading, |section| {
         let named = words::named_lines(lines);
         let mut table = TextTable::new(&["<", "<"]);
@@ -415,7 +415,7 @@ pub(crate) fn budget_table(budget: &BudgetFinding) -> TextTable {
     table
 }
 
-fn budget_row_name(row: &BudgetRow) -> String {
+pub(crate) fn budget_row_name(row: &BudgetRow) -> String {
     match row.metric.as_str() {
         "error_rate" => "errors".to_owned(),
         metric => format!("{metric} p{}", figure::centile(row.percentile)),
@@ -438,10 +438,11 @@ fn upper_share(share: f64) -> String {
     }
 }
 
-fn budget_cells(row: &BudgetRow) -> Vec<String> {
+/// Returns the cells of a row: metric, ceiling, measured value, share over the ceiling, allowed share, verdict.
+pub(crate) fn budget_cells(row: &BudgetRow) -> [String; 6] {
     let is_share = row.metric == "error_rate";
     let spell = |value: f64| if is_share { figure::percent(value) } else { words::time(value) };
-    vec![
+    [
         budget_row_name(row),
         format!("≤ {}", spell(row.ceiling)),
         words::cell(&row.measured, spell).0,

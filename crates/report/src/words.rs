@@ -27,7 +27,7 @@ pub const WIDTH: usize = 80;
 /// Returns a verdict with its mark, for a terminal: good, bad, or doubtful. It is readable without colour, which [`crate::paint()`] adds.
 pub fn marked(verdict: &str) -> String {
     let mark = match verdict.to_ascii_lowercase().as_str() {
-        "valid" | "holds" => "✓",
+        "valid" | "pass" => "✓",
         "invalid" | "broken" => "✗",
         "short" | "suspect" | "inconclusive" | "missing" => "?",
         _ => return verdict.to_owned(),
@@ -266,7 +266,7 @@ pub(crate) fn named_lines(lines: &CapacityLines) -> Vec<(String, &CapacityLine)>
     let mut named =
         vec![(format!("queueing onset{onset}"), &lines.onset), ("stability limit".into(), &lines.stability)];
     if let Some(budget) = &lines.budget {
-        named.push(("budget line".into(), budget));
+        named.push(("budget limit".into(), budget));
     }
     named
 }
@@ -313,7 +313,7 @@ pub fn kept(kept: LoadKeptUp) -> &'static str {
 /// Returns the word for a budget verdict.
 pub fn held(held: Held) -> &'static str {
     match held {
-        Held::Pass => "holds",
+        Held::Pass => "pass",
         Held::Inconclusive => "inconclusive",
         Held::Fail => "broken",
     }

@@ -1,6 +1,6 @@
 //! Snapshots of the output: the findings of one real sweep, as text and as a page.
 
-use plimsoll_measure::findings::{Findings, LevelFinding, Trust};
+use plimsoll_measure::findings::{Findings, Held, LevelFinding, Trust};
 use plimsoll_measure::server_side::ServerReport;
 use plimsoll_model::{Load, Manifest, Span};
 use plimsoll_report::html::PageContext;
@@ -56,6 +56,37 @@ fn a_level_that_a_ceiling_closed_is_not_called_open() {
         assert!(said.contains("closed by a ceiling since t=2.00 s"), "{text}");
         assert!(!said.contains("open loop"), "{text}");
     }
+}
+
+/// A run with a budget begins with its verdict, on the screen and in the first card of the page.
+#[test]
+fn a_run_with_a_budget_begins_with_its_verdict() {
+    let (manifest, mut findings) = sweep();
+    findings.lines.clear();
+    findings.curves.clear();
+    findings.levels.retain(|level| level.summary.budget.is_some());
+    findings.levels.truncate(1);
+    let first = |findings: &Findings| plimsoll_report::headline::headline(findings).swap_remove(0);
+    for (held, says, class) in [
+        (Held::Pass, " passes at ", "verdict pass"),
+        (Held::Inconclusive, " is inconclusive at ", "verdict inconclusive"),
+        (Held::Fail, " is broken at ", "verdict broken"),
+    ] {
+        let budget = findings.levels[0].summary.budget.as_mut().expect("a budget");
+        budget.verdict = held;
+        budget.rows[0].verdict = held;
+        let said = first(&findings);
+        assert!(said.starts_with("The budget (") && said.contains(says), "{said}");
+        let page = plimsoll_report::html::render(&manifest, &findings, PageContext::default());
+        let card = page.find(&format!("<div class=\"{class}\">")).expect("the card");
+        assert!(page.find("<h2").is_some_and(|section| card < section), "the card is first");
+    }
+    let row = &mut findings.levels[0].summary.budget.as_mut().expect("a budget").rows[0];
+    (row.verdict, row.needed, row.share_over.n) = (Held::Inconclusive, Some(900), 400);
+    findings.levels[0].summary.budget.as_mut().expect("a budget").verdict = Held::Inconclusive;
+    assert!(first(&findings).contains("a verdict needs about 500 more requests ("), "{}", first(&findings));
+    findings.levels[0].validity.verdict = Trust::Invalid;
+    assert!(first(&findings).contains(" is not judged at "), "{}", first(&findings));
 }
 
 #[test]

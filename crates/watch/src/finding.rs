@@ -73,6 +73,7 @@ impl RowState {
             RowState::Absent => "no signal",
             RowState::CannotTell => "inconclusive",
             RowState::NoTraffic => "no traffic",
+            RowState::Holds => "pass",
             other => other.name(),
         }
     }

@@ -333,7 +333,7 @@ fn takes(spec: &SweepSpec) -> Option<String> {
     }
     let at = [1.0, 10.0].map(|rate| figure::duration_ns((least_time_s(allowed, rate) / 60.0).ceil() * 60e9));
     Some(format!(
-        "the time is enough to prove the budget from about {enough} requests/s on; a line at 1/s takes {}, at 10/s {}; more where \
+        "the time is enough to prove the budget from about {enough} requests/s on; a proof at 1/s takes {}, at 10/s {}; more where \
          requests are correlated",
         at[0], at[1]
     ))

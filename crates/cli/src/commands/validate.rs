@@ -57,7 +57,7 @@ fn text_of(table: &ErrorTable) -> String {
         };
         let word = match (line.bar_mean_percent, line.holds) {
             (None, _) => "",
-            (_, true) => "holds",
+            (_, true) => "pass",
             (_, false) => "BROKEN",
         };
         // Writing to a string can't fail.

@@ -24,7 +24,7 @@ pub struct LeversArgs {
     /// List of all levers
     #[arg(long)]
     pub list: bool,
-    /// Level of the run [default: the only one; in a sweep nearest to the budget line or onset]
+    /// Level of the run [default: the only one; in a sweep nearest to the budget limit or onset]
     #[arg(long, value_name = "N")]
     pub level: Option<u32>,
     /// Latency limit, repeatable: "ttft p99 < 500ms" [default: the sweep's, else e2e p95]

@@ -46,7 +46,7 @@ pub struct PlanLoadArgs {
     /// Run folder that supplies load, lengths and engine (fitted, if measured)
     #[arg(long, value_name = "RUN", value_parser = crate::named::run, help_heading = "Load")]
     pub from: Option<PathBuf>,
-    /// Level of the run [default: the only one; in a sweep nearest to the budget line or onset]
+    /// Level of the run [default: the only one; in a sweep nearest to the budget limit or onset]
     #[arg(long, value_name = "N", requires = "from", help_heading = "Load")]
     pub level: Option<u32>,
     /// Mean arrivals per second (50/s, 600/m) [default: of the run or trace]

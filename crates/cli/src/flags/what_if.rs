@@ -50,7 +50,7 @@ pub struct WhatIfArgs {
     /// Changes, repeatable or with commas: "rate 2x", "prompts +30%", "outputs -20%", "cache off", "replicas -1", "route least_requests", "slots 64", "weights fp8", "gpu h200"
     #[arg(required = true, value_name = "CHANGE")]
     pub changes: Vec<String>,
-    /// Level of the run [default: the only one; in a sweep nearest to the budget line or onset]
+    /// Level of the run [default: the only one; in a sweep nearest to the budget limit or onset]
     #[arg(long, value_name = "N")]
     pub level: Option<u32>,
     /// Engine that models the target: a profile or a calibrated file [default: the simulated run's, else a fit to the run]

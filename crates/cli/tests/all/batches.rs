@@ -127,7 +127,7 @@ fn swept() -> Findings {
 fn the_budget_line_of_a_batcher_is_found() {
     let findings = swept();
     assert_eq!(findings.curves[0].metric, "e2e");
-    let line = findings.lines[0].budget.as_ref().and_then(CapacityLine::rate).expect("a budget line");
+    let line = findings.lines[0].budget.as_ref().and_then(CapacityLine::rate).expect("a budget limit");
     // The interval is the bracket of the last passing and the first broken level; long runs on either side confirm it.
     let (under, over) = (virtually(0.97 * line.lower), virtually(1.03 * line.upper));
     assert!(keeps_budget(under), "{line:?}: {under:?} just under it");

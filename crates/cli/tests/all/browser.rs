@@ -149,7 +149,7 @@ fn the_demo_leaves_a_report_that_draws_itself() {
     let ended = plimsoll(&["demo", "--time", "14s", "-q", "-o", &run]);
     // A loaded machine may make the measurement invalid (4); its output and files must be complete anyway.
     assert!(ended.code == 0 || ended.code == 4, "{}{}", ended.stdout, ended.stderr);
-    for words in ["queueing onset", "stability limit", "budget line", "report.html"] {
+    for words in ["queueing onset", "stability limit", "budget limit", "report.html"] {
         assert!(ended.stdout.contains(words), "{words} is missing in:\n{}", ended.stdout);
     }
     // The verdict depends on the machine, but a verdict is always printed.

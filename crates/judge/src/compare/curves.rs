@@ -79,7 +79,7 @@ fn named(lines: &CapacityLines) -> [(&'static str, Option<&CapacityLine>); 3] {
     [
         ("onset", Some(&lines.onset)),
         ("stability limit", Some(&lines.stability)),
-        ("budget line", lines.budget.as_ref()),
+        ("budget limit", lines.budget.as_ref()),
     ]
 }
 

@@ -126,15 +126,15 @@ fn at_budget(lines: &CapacityLines, curve: Option<&Curve>, levels: &[LevelFindin
     let (rate, load) = match &lines.budget {
         Some(CapacityLine::Found { rate, load, .. }) => (rate, load),
         Some(CapacityLine::Above { rate_per_s, .. }) => {
-            return none(format!("the budget line was not reached: it is above {rate_per_s:.4}/s"));
+            return none(format!("the budget limit was not reached: it is above {rate_per_s:.4}/s"));
         }
         Some(CapacityLine::Below { .. }) => {
             return none("the budget broke at the lowest load measured".to_owned());
         }
         Some(CapacityLine::CannotTell { why }) => {
-            return none(format!("the budget line is not known: {why}"));
+            return none(format!("the budget limit is not known: {why}"));
         }
-        None => return none("no budget was set, so that there is no budget line".to_owned()),
+        None => return none("no budget was set, so that there is no budget limit".to_owned()),
     };
     // The scenario defines the mix of lengths, so tokens are proportional to requests.
     let tokens = |at_line: Option<f64>| match at_line {

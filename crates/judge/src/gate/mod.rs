@@ -30,7 +30,7 @@ use crate::budget::{BudgetFile, RowPlan};
 use select::SelectedLevels;
 
 impl<'a> MeasuredRun<'a> {
-    /// Analyses a run with the ceilings of the file, which determine the good requests and the budget line.
+    /// Analyses a run with the ceilings of the file, which determine the good requests and the budget limit.
     pub fn read(
         manifest: &'a Manifest,
         attempts: &[Attempt],

@@ -277,14 +277,14 @@ pub(super) fn price(
     let (costs, note) = match at_line {
         Some(line) => {
             let rate = line.rate.map_or(0.0, |rate| rate.value);
-            (&line.costs, format!("at the budget line, {}", shown(rate, &AmountUnit::Rate)))
+            (&line.costs, format!("at the budget limit, {}", shown(rate, &AmountUnit::Rate)))
         }
         None => {
             let longest = chosen.levels.iter().map(|(_, level)| &level.summary);
             let longest =
                 longest.max_by(|a, b| a.window.length_s.total_cmp(&b.window.length_s)).ok_or("no level")?;
             let level = found.levels.iter().find(|level| level.level == longest.level).ok_or("no level")?;
-            (&level.costs, "at the load of the run: only a sweep finds the budget line".to_owned())
+            (&level.costs, "at the load of the run: only a sweep finds the budget limit".to_owned())
         }
     };
     let reading = match plan.metric {

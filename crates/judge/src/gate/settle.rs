@@ -162,11 +162,11 @@ pub fn headline(verdict: GateVerdict, rows: &[GateRow], family: usize) -> String
     let of = |held: Held| rows.iter().filter(|row| row.role == RowRole::Decides && row.held == held).count();
     let budgets = count(family as u64, "budget");
     match verdict {
-        GateVerdict::Pass if family == 1 && of(Held::Pass) == 1 => "The budget holds.".to_owned(),
+        GateVerdict::Pass if family == 1 && of(Held::Pass) == 1 => "The budget passes.".to_owned(),
         GateVerdict::Broken if family == 1 => "The budget is broken.".to_owned(),
         GateVerdict::Inconclusive if family == 1 => "The budget could not be decided.".to_owned(),
-        GateVerdict::Pass if of(Held::Inconclusive) == 0 => format!("All {budgets} hold."),
-        GateVerdict::Pass => format!("{} of {budgets} hold; the others only warn.", of(Held::Pass)),
+        GateVerdict::Pass if of(Held::Inconclusive) == 0 => format!("All {budgets} pass."),
+        GateVerdict::Pass => format!("{} of {budgets} pass; the others only warn.", of(Held::Pass)),
         GateVerdict::Broken => format!("{} of {budgets} broken.", of(Held::Fail)),
         GateVerdict::Inconclusive if family == 0 => {
             "No budget of the file decides anything: all are tracked or watched.".to_owned()

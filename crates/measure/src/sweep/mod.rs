@@ -190,8 +190,8 @@ impl Sweep {
             Phase::First => "drawing the curve",
             Phase::Search => "closing in on the lines",
             Phase::Overload(_) => "looking for the breaking point",
-            Phase::Place(_) => "placing the budget line",
-            Phase::Prove(..) => "proving the budget line",
+            Phase::Place(_) => "placing the budget limit",
+            Phase::Prove(..) => "proving the budget limit",
             Phase::Hold => "holding the line",
             Phase::Done(_) => "done",
         };

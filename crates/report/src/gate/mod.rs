@@ -14,13 +14,13 @@ pub use picture::picture;
 use plimsoll_judge::gate::{GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
 
-/// Returns one word for a row: `holds`, `broken`, `inconclusive`, `missing`, `tracked`; for an invalid measurement `not evaluated`.
+/// Returns one word for a row: `pass`, `broken`, `inconclusive`, `missing`, `tracked`; for an invalid measurement `not evaluated`.
 fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
     match (row.role, row.held) {
         (_, Held::Inconclusive) if row.missing => "missing",
         (RowRole::Tracked, _) => "tracked",
         _ if verdict == GateVerdict::Invalid => "not evaluated",
-        (_, Held::Pass) => "holds",
+        (_, Held::Pass) => "pass",
         (_, Held::Fail) => "broken",
         (_, Held::Inconclusive) => "inconclusive",
     }
@@ -33,7 +33,7 @@ fn name(row: &GateRow) -> String {
 
 fn verdict_words(verdict: GateVerdict) -> &'static str {
     match verdict {
-        GateVerdict::Pass => "HOLDS",
+        GateVerdict::Pass => "PASS",
         GateVerdict::Inconclusive => "INCONCLUSIVE",
         GateVerdict::Broken => "BROKEN",
         GateVerdict::Invalid => "INVALID",

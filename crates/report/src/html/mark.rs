@@ -59,7 +59,7 @@ pub fn draw(lines: &CapacityLines) -> Option<String> {
     for (i, (name, rate)) in ordered.iter().enumerate() {
         let (low, mid, high) = (x(rate.lower), x(rate.value), x(rate.upper));
         let color = match name.as_str() {
-            "budget line" => "var(--s3)",
+            "budget limit" => "var(--s3)",
             "stability limit" => "var(--ink)",
             _ => "var(--s2)",
         };

@@ -69,7 +69,8 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: PageContext<'_>)
     validity_section(&mut page, &findings.validity);
     generator_section(&mut page, findings);
     run_section(&mut page, manifest);
-    let title = Phrase::from(format!("Load limits of {}", endpoints::title(manifest)));
+    let kind = if findings.lines.is_empty() { "Run" } else { "Load limits" };
+    let title = Phrase::from(format!("{kind} of {}", endpoints::title(manifest)));
     page.charted(&format!("Plimsoll: {}", manifest.target.url), &title, &charts)
 }
 
@@ -89,7 +90,9 @@ fn head(page: &mut Document, manifest: &Manifest, findings: &Findings) {
     if let RunState::Partial { why } = &manifest.progress {
         page.drawn(html! { p.suspect { strong { "This run is partial: " } (why) } });
     }
-    page.verdict(&headline(findings));
+    let budgets = findings.levels.iter().filter(|_| findings.lines.is_empty());
+    let held = budgets.filter_map(|level| Some(level.summary.budget.as_ref()?.verdict)).max();
+    page.coloured_verdict(held.map_or("", words::held), &headline(findings));
 }
 
 fn lines_section(page: &mut Document, lines: &CapacityLines) {
@@ -122,7 +125,7 @@ fn lines_section(page: &mut Document, lines: &CapacityLines) {
                 }
             }
     };
-    page.section(format!("Lines for {} traffic", lines.traffic), |section| section.drawn(drawn));
+    page.section(format!("Load limits of {} traffic", lines.traffic), |section| section.drawn(drawn));
 }
 
 fn curve_section(page: &mut Document, i: usize, curve: &Curve, charts: &Charts) {

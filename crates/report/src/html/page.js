@@ -57,6 +57,7 @@
       ctx.lineWidth = 1.5 * dpr;
       ctx.setLineDash([2 * dpr, 3 * dpr]);
       ctx.textAlign = "left";
+      ctx.textBaseline = "bottom";
       for (const c of spec.ceilings ?? []) {
         const y = Math.round(u.valToPos(c.y, "y", true));
         ctx.beginPath();

@@ -105,7 +105,7 @@ fn not_judged(at: Value, id: usize, source: &ExportSource, rows: &[ExportRow]) -
 
 fn verdict(at: Value, id: usize, row: &ExportRow, budget: &str) -> Value {
     let states = [
-        (0, "holds", "green"),
+        (0, "pass", "green"),
         (1, "inconclusive", "yellow"),
         (2, "broken", "red"),
         (3, "no traffic", "blue"),
