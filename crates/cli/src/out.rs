@@ -29,7 +29,7 @@ pub fn line(text: &str) {
     if !io::stdout().is_terminal() {
         return plain(text);
     }
-    let folded = plimsoll_report::fold(text, columns());
+    let folded = fold(text);
     if coloured() { plain(&plimsoll_report::paint(&folded)) } else { plain(&folded) }
 }
 
@@ -75,7 +75,13 @@ pub fn note(text: &str) {
     if progress::is_json() {
         return progress::message(text);
     }
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let folded = io::stderr().is_terminal().then(|| fold(text));
+    let _ = writeln!(std::io::stderr().lock(), "{}", folded.as_deref().unwrap_or(text));
+}
+
+/// Folds the sentences of a text to the terminal.
+pub fn fold(text: &str) -> String {
+    plimsoll_report::fold(text, columns())
 }
 
 /// Returns the error of an unreadable file, with the name as typed by the user.

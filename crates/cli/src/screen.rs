@@ -67,10 +67,9 @@ impl Screen {
             Kind::Plain | Kind::Terminal => {}
         }
         let mut out = self.erased();
-        out.push_str(line);
-        out.push_str("\r\n");
-        if self.kind == Kind::Plain {
-            out = out.replace("\r\n", "\n");
+        match self.kind {
+            Kind::Terminal => out.extend(crate::out::fold(line).split('\n').flat_map(|line| [line, "\r\n"])),
+            _ => out.extend([line, "\n"]),
         }
         write(&out);
     }

@@ -129,7 +129,7 @@ fn of_hold(hold: &SustainedLine) -> String {
         Held::Inconclusive => "may not be sustained",
     };
     let (rate, time) = (figure::number(hold.rate_per_s), words::time(hold.held_s));
-    format!("{rate} requests/s {verdict} for {time}: {}", words::sentence(&hold.why))
+    format!("{rate} requests/s {verdict} for {time}: {}.", hold.why.trim_end_matches('.'))
 }
 
 fn of_saturation(best: &LevelSummary, still_grew: bool) -> String {

@@ -282,7 +282,7 @@ fn announce(
                 "open loop: {} for {}: about {} requests, {sizes}{price}",
                 figure::per_second(rate),
                 figure::duration_ns(window.0 as f64),
-                figure::number(requests)
+                figure::count(requests.round() as u64)
             )
         }
         None if matches!(scenario.load, LoadSpec::Saturating { .. }) => format!(

@@ -104,9 +104,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         if !is_to_be_calibrated(scenario) {
             return Ok(facts);
         }
-        screen.say(
-            "first, 4 requests of one output token each, to see how many tokens the server makes of a word",
-        );
+        screen.say("first, 4 requests of one output token each measure the tokens per word");
         let rows = self.ask(scenario, Which::Calibration)?;
         self.fit(scenario, &rows, &mut facts, screen);
         Ok(facts)

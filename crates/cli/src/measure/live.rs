@@ -175,7 +175,7 @@ fn draw(
             figure::count(errors),
         ),
         format!(
-            "  {latency_name} of the last {LOOK_BACK_S:.0} s: p50 {} · p99 {}      q or Ctrl-C stops (twice: now)",
+            "  {latency_name} of the last {LOOK_BACK_S:.0} s: p50 {} · p99 {} · q or Ctrl-C stops",
             latency(0.5),
             latency(0.99)
         ),
