@@ -13,12 +13,10 @@
 //! - [`screen`] and [`out`]: the output; [`exit`]: exit codes.
 
 mod again;
-mod answer;
 mod baseline;
 mod budget_file;
 mod commands;
 mod eval_file;
-mod exit;
 mod fitted;
 mod flags;
 mod foreign_flags;
@@ -26,19 +24,14 @@ mod help;
 mod history;
 mod measure;
 mod named;
-mod numbered;
-mod observed;
-mod out;
 mod page_server;
 mod place;
 mod price;
-mod progress;
 mod recover;
 mod resolve;
 mod result;
 mod rows;
 mod run_heads;
-mod screen;
 mod shard;
 mod simulation;
 mod span_sender;
@@ -47,6 +40,8 @@ mod trace_file;
 mod traffic;
 mod typed;
 mod yaml;
+
+use plimsoll_console::{answer, exit, numbered, out, progress, screen};
 
 use std::process::ExitCode;
 

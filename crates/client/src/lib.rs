@@ -75,6 +75,7 @@ pub mod post;
 pub mod sign;
 
 pub mod histogram;
+mod random;
 
 pub use client::{Client, ClientConfig, ClientError, default_workers};
 pub use clock::Clock;
@@ -83,6 +84,7 @@ pub use level::{LevelPlan, LevelTraffic, Name, RequestName, ShardStart};
 pub use live::{LiveCounters, LiveTotals};
 pub use post::{PostClient, PostResponse};
 pub use probe::{Probe, ProbeError, probe};
+pub use random::random;
 pub use secret::{Secret, SecretError};
 pub use sign::SigningKey;
 pub use sink::{MemorySink, Sink};

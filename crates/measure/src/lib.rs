@@ -52,6 +52,9 @@ mod tail;
 mod targets;
 mod window;
 
+/// Bootstrap replicates for final findings.
+pub const REPLICATES: usize = 800;
+
 pub use findings::{Findings, LevelFinding};
 pub use gather::LevelAccumulator;
 pub use lines::{LineLevel, LineSpec};

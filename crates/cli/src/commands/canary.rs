@@ -13,13 +13,13 @@ use plimsoll_client::told::ScrapeLog;
 use plimsoll_model::{Arm, At, Span};
 use plimsoll_report::canaried as words;
 use plimsoll_watch::canary::{Canary, CanaryFinding, CanarySpec, CanaryVerdict};
+use plimsoll_watchd::names::knows;
+use plimsoll_watchd::serve::{ServedContent, StatusServer};
 use plimsoll_wire::prometheus::PrometheusPage;
 use plimsoll_workload::ScrapeSpec;
 use plimsoll_workload::TargetSpec;
 
 use super::watch::asked::{address, page, span};
-use super::watch::knows;
-use super::watch::serve::{ServedContent, StatusServer};
 use crate::budget_file;
 use crate::exit::{Exit, Stop};
 use crate::flags::{CanaryArgs, OutputFormat};
@@ -55,8 +55,9 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
         ));
     }
     let listen = Some(&args.listen).filter(|listen| *listen != "none");
-    let served =
-        listen.map(|listen| StatusServer::start(address(listen)?, &args.readers, Vec::new())).transpose()?;
+    let served = listen
+        .map(|listen| StatusServer::start(address(listen)?, &args.readers.spec(), Vec::new()))
+        .transpose()?;
     if !args.quiet {
         out::note(&words::begins([args.base.len(), args.canary.len()], &spec));
     }

@@ -17,8 +17,8 @@ use serde_json::json;
 use crate::exit::{Exit, Stop};
 use crate::flags::{CollectArgs, OutputArgs, OutputFormat};
 use crate::measure;
+use crate::out;
 use crate::screen::{KeyWatch, Screen};
-use crate::{observed, out};
 
 /// The run kind of collected spans.
 pub const KIND: &str = "collect";
@@ -153,7 +153,12 @@ fn address(text: &str) -> Result<SocketAddr, Stop> {
 fn manifest(args: &CollectArgs, clock: &Clock) -> Manifest {
     let axis = (TimeBase::Real, clock.anchor());
     let reproduce = format!("plimsoll collect --listen {}", args.listen.join(","));
-    let begun = observed::manifest(KIND, axis, Fingerprint::default(), json!({"listen": args.listen}));
+    let begun = plimsoll_watchd::observed::manifest(
+        KIND,
+        axis,
+        Fingerprint::default(),
+        json!({"listen": args.listen}),
+    );
     Manifest { reproduce, ..begun }
 }
 

@@ -3,9 +3,9 @@
 use plimsoll_model::{Load, Manifest, RunState};
 use plimsoll_report::figure;
 use plimsoll_report::table::TextTable;
+use plimsoll_watchd::record::KIND;
 use serde_json::{Value, json};
 
-use crate::commands::watch::record::KIND;
 use crate::exit::{Exit, Stop};
 use crate::flags::{LsArgs, OutputFormat};
 use crate::named::{self, NamedRun};

@@ -12,8 +12,8 @@ use plimsoll_profile::traces::{Overview, SpanCounter};
 use plimsoll_report::figure::counted;
 use plimsoll_report::text::TextDetail;
 use plimsoll_store::StoreError;
+use plimsoll_watchd::history::cut;
 
-use crate::commands::watch::history::cut;
 use crate::commands::watch::kept::PageWindow;
 use crate::commands::{collect, report};
 use crate::exit::{Exit, Stop};

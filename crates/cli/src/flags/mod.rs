@@ -60,18 +60,18 @@ pub use levers::{LeversArgs, RankBy};
 pub use mcp::McpArgs;
 pub use measure::{DemoArgs, DemoOf, RunArgs, SearchArgs, SloArgs, SweepArgs};
 pub use plan::{PlanAction, PlanArgs, PlanSearchArgs, PlanVerifyArgs, PromiseArgs};
+pub use plimsoll_console::out::OutputFormat;
 pub use price::PriceArgs;
 pub use profile::ProfileArgs;
 pub use quality::QualityArgs;
 pub use rerun::RerunArgs;
 pub use shard::{MergeArgs, ShardArgs};
 pub use shared::{
-    CeilingArgs, ClientArgs, LoadArgs, OutputArgs, OutputFormat, ReadersArgs, ScrapeArgs, TargetArgs,
-    WorkloadArgs,
+    CeilingArgs, ClientArgs, LoadArgs, OutputArgs, ReadersArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
 };
 pub use shell::{CompletionsArgs, DocsArgs, ManArgs, ReferenceArgs};
 pub use show::{BrowseArgs, DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};
-pub use watch::{WatchAction, WatchArgs, WatchCommand, WatchCutArgs};
+pub use watch::{WatchAction, WatchArgs, WatchCommand};
 pub use what_if::{FitArgs, WhatIfArgs};
 pub use workload::FromLogArgs;
 

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use plimsoll_watchd::serve::ReadersSpec;
 
-use super::PriceArgs;
+use super::{OutputFormat, PriceArgs};
 
 /// The endpoint and its credentials.
 #[derive(Args, Debug, Clone, Default)]
@@ -236,6 +237,13 @@ pub struct ReadersArgs {
     pub listen_key_env: Option<String>,
 }
 
+impl ReadersArgs {
+    /// Returns the access that the flags permit.
+    pub fn spec(&self) -> ReadersSpec {
+        ReadersSpec { open: self.listen_open, key_env: self.listen_key_env.clone() }
+    }
+}
+
 /// Output of a run.
 #[derive(Args, Debug, Clone)]
 pub struct OutputArgs {
@@ -251,14 +259,4 @@ pub struct OutputArgs {
     /// Suppress progress messages
     #[arg(long, short = 'q', help_heading = "Output")]
     pub quiet: bool,
-}
-
-/// An output format.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum OutputFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// For programs.
-    Json,
 }

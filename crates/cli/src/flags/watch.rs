@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use plimsoll_watchd::history::cut::CutSpec;
+
 use super::{OutputFormat, PriceArgs, ReadersArgs};
 
 /// `plimsoll watch`
@@ -58,6 +60,20 @@ pub struct WatchCutArgs {
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
+}
+
+impl WatchCutArgs {
+    /// Returns the time range that the flags request.
+    pub fn spec(&self) -> CutSpec {
+        CutSpec {
+            history: self.history.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+            since: self.since.clone(),
+            out: self.out.clone(),
+            format: self.format,
+        }
+    }
 }
 
 /// The settings of a watch.

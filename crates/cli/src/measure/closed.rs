@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use plimsoll_client::Clock;
 use plimsoll_measure::findings::{BudgetSpec, Findings, Trust};
-use plimsoll_measure::{LineSpec, SweepSpec};
+use plimsoll_measure::{LineSpec, REPLICATES, SweepSpec};
 use plimsoll_model::{
     Attempt, EndedBy, Fingerprint, Manifest, RunState, Sample, TimeBase, run::SCHEMA_VERSION,
 };
@@ -16,9 +16,6 @@ use serde_json::Value;
 
 use super::Kinds;
 use crate::exit::{Exit, Stop};
-
-/// Bootstrap replicates for final findings.
-const REPLICATES: usize = 800;
 
 /// A measurement that has ended, with its run folder.
 pub struct FinishedMeasurement {

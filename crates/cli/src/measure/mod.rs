@@ -17,7 +17,6 @@ mod sharded;
 mod target;
 mod virtual_time;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,6 +49,7 @@ use knowing::PrecisionMonitor;
 pub use knowing::{DecidedLooks, Until, say, still_open};
 pub use level::{LevelRecords, LevelStep, MeasuredLevel, Variation};
 use level::{LevelSink, cut_off, of_window, plan, stretch};
+pub use plimsoll_client::random;
 use scraping::ScrapeSession;
 pub use sharded::FollowerResult;
 use sharded::{deal, heed};
@@ -606,9 +606,4 @@ pub fn folder(output: &OutputArgs, kind: &str) -> Result<PathBuf, Stop> {
         }
         n += 1;
     }
-}
-
-/// Returns an unpredictable number, because the standard library seeds its hashers from the system's random source.
-pub fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

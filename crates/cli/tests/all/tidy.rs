@@ -25,11 +25,19 @@ const EDGES: &[(&str, &[&str])] = &[
     ("server", &["model", "wire", "sim", "client"]),
     ("gateway", &["math", "model", "policy", "wire", "client", "measure"]),
     ("report", &["model", "measure", "judge", "diagnose", "profile", "plan", "watch"]),
+    ("console", &["store", "client", "measure", "report"]),
+    (
+        "watchd",
+        &[
+            "model", "workload", "wire", "store", "client", "measure", "judge", "diagnose", "profile",
+            "watch", "server", "report", "console",
+        ],
+    ),
     (
         "cli",
         &[
             "math", "model", "workload", "wire", "policy", "store", "sim", "client", "measure", "judge",
-            "diagnose", "profile", "plan", "watch", "server", "gateway", "report",
+            "diagnose", "profile", "plan", "watch", "server", "gateway", "report", "console", "watchd",
         ],
     ),
     ("lab", &["math", "model"]),

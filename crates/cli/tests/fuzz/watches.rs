@@ -4,7 +4,7 @@ use std::path::Path;
 
 use plimsoll_wire::prometheus_api::{TARGETS_MOST, targets};
 
-#[path = "../../src/commands/watch/file.rs"]
+#[path = "../../../watchd/src/file.rs"]
 #[allow(dead_code, reason = "of the file its shape is looked at, not what each field is for")]
 mod file;
 

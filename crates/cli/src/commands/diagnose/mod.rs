@@ -12,9 +12,9 @@ use plimsoll_measure::server_side::ServerSide;
 use plimsoll_model::{Level, Manifest};
 use plimsoll_plan::roofline::{self, LevelRoofline};
 use plimsoll_report::diagnose as page;
+use plimsoll_watchd::record::KIND;
 
 use super::watch::kept::PageWindow;
-use super::watch::record::KIND;
 use super::{compare, engine, profile};
 use crate::again::RecordedScenario;
 use crate::answer::{self, AnswerHead, AnswerVerdict};

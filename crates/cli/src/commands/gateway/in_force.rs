@@ -9,11 +9,11 @@ use plimsoll_gateway::budget::{BudgetStatusPages, LiveBudget};
 use plimsoll_model::{At, Attempt, BudgetState, Span};
 use plimsoll_policy::AdmissionClassSpec;
 use plimsoll_watch::{AlertSpec, BudgetWatch, BudgetWatchSpec, Light, RowState, WatchFinding};
+use plimsoll_watchd::page;
 use plimsoll_wire::prometheus::PrometheusPage;
 use serde_json::json;
 
 use crate::budget_file;
-use crate::commands::watch::page;
 use crate::exit::Stop;
 use crate::out;
 

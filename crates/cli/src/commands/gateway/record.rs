@@ -31,12 +31,12 @@ use super::trial::{self, Trials};
 use crate::exit::Stop;
 use crate::measure;
 use crate::numbered::{folders, size};
-use crate::{observed, out};
+use crate::out;
 
 /// The run kind of a gateway record.
 pub const KIND: &str = "gateway";
 /// Name prefix of the folders with recorded traffic.
-const PREFIX: &str = "gateway-";
+const PREFIX: &str = plimsoll_watchd::run::GATEWAY_PREFIX;
 /// File of routing decisions in a run folder.
 pub const EXPLAINED: &str = "explain.jsonl";
 /// Maximum size of that file in bytes: some ten thousand decisions among ten replicas.
@@ -248,14 +248,9 @@ impl Next {
                 "breaker": spec.breaker,
             },
         });
-        let begun = observed::manifest(KIND, (TimeBase::Real, clock), target, scenario);
+        let begun = plimsoll_watchd::observed::manifest(KIND, (TimeBase::Real, clock), target, scenario);
         Manifest { reproduce: "plimsoll rerun".into(), ..begun }
     }
-}
-
-/// Returns the newest run folder of a gateway in `dir`; `None` if there is none.
-pub fn newest(dir: &Path) -> Option<PathBuf> {
-    folders(dir, PREFIX).pop().map(|(_, newest)| newest)
 }
 
 /// The open folders of a record.

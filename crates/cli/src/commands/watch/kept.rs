@@ -17,10 +17,10 @@ use plimsoll_watch::history::compare::{StretchComparison, compare};
 use plimsoll_watch::history::{HistoryBlock, read};
 use plimsoll_watch::replay::{ReplayFinding, history, of_pages};
 use plimsoll_watch::{AlertSpec, RowState, WatchRow};
+use plimsoll_watchd::history::cut;
+use plimsoll_watchd::record::{KIND, WindowNote};
 use serde::Serialize;
 
-use super::history::cut;
-use super::record::{KIND, WindowNote};
 use crate::exit::{Exit, Stop};
 use crate::flags::OutputFormat;
 use crate::out;

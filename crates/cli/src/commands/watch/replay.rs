@@ -5,10 +5,10 @@ use plimsoll_model::Manifest;
 use plimsoll_report::watched as words;
 use plimsoll_watch::replay::{Keep, ReplayFinding, of_pages, of_requests};
 use plimsoll_watch::{RowState, WatchRow};
+use plimsoll_watchd::config::WatchConfig;
+use plimsoll_watchd::record::WatchedSource;
 use serde::Serialize;
 
-use super::asked::WatchConfig;
-use super::record::WatchedSource;
 use crate::commands::gate;
 use crate::exit::{Exit, Stop};
 use crate::flags::{OutputFormat, WatchArgs};

@@ -4,8 +4,6 @@ use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{ClockAnchor, Fingerprint, Manifest, RunState, TimeBase};
 use serde_json::Value;
 
-use crate::measure;
-
 /// Returns the manifest of a run of this kind that starts now on this time axis.
 pub fn manifest(
     kind: &str,
@@ -17,7 +15,7 @@ pub fn manifest(
         schema: SCHEMA_VERSION,
         tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
         kind: kind.into(),
-        id: format!("{:016x}", measure::random()),
+        id: format!("{:016x}", plimsoll_client::random()),
         label: None,
         progress: RunState::Running,
         time,

@@ -17,9 +17,9 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::TargetSpec;
 use serde_json::Value;
 
-use super::file::AlertmanagerSpec;
-use super::outbox::{self, AllAlerts, Outbox};
-use super::told::AlertMessage;
+use crate::file::AlertmanagerSpec;
+use crate::outbox::{self, AllAlerts, Outbox};
+use crate::told::AlertMessage;
 
 /// Default interval between two posts of an alert. Prometheus waits one minute. Half of that ends an alert
 /// sooner after the watch stops.

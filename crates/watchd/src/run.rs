@@ -7,15 +7,29 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use plimsoll_client::Clock;
-use plimsoll_model::{Attempt, Span};
+use plimsoll_console::exit::Stop;
+use plimsoll_console::numbered::folders;
+use plimsoll_model::{Attempt, PageRead, Span};
 use plimsoll_store::{LogFollower, StoreError};
 
-use super::{LOOK, ObservedData};
-use crate::commands::gateway::record;
-use crate::exit::Stop;
+use crate::LOOK;
+
+/// Data that a source sends to the loop of the watch.
+pub(crate) enum ObservedData {
+    Page(PageRead),
+    Requests(Vec<Attempt>),
+}
+
+/// Prefix of the run folders of a gateway record, before their number.
+pub const GATEWAY_PREFIX: &str = "gateway-";
+
+/// Returns the newest run folder of a gateway in `dir`; `None` if there is none.
+fn newest(dir: &Path) -> Option<PathBuf> {
+    folders(dir, GATEWAY_PREFIX).pop().map(|(_, newest)| newest)
+}
 
 /// Sends the requests that end, until the run or the watch ends. Sets `over` at the end, and returns whether the run ended.
-pub fn follow(
+pub(crate) fn follow(
     mut runs: FollowedRuns,
     sends: mpsc::Sender<ObservedData>,
     over: Arc<AtomicBool>,
@@ -58,7 +72,7 @@ const NUMBERS: u64 = 1 << 40;
 impl FollowedRuns {
     /// Opens a source at the current position. Earlier requests are not evaluated.
     pub fn open(dir: &Path, clock: Clock) -> Result<FollowedRuns, Stop> {
-        let newest = record::newest(dir);
+        let newest = newest(dir);
         let home = newest.as_ref().map(|_| dir.to_path_buf());
         let newest = newest.unwrap_or_else(|| dir.to_path_buf());
         let unread =
@@ -87,7 +101,7 @@ impl FollowedRuns {
     }
 
     fn read(&mut self) -> Result<Vec<Attempt>, StoreError> {
-        let next = self.home.as_deref().and_then(record::newest).filter(|newest| *newest != self.newest);
+        let next = self.home.as_deref().and_then(newest).filter(|newest| *newest != self.newest);
         if let Some(next) = next
             && let Some(follow) = LogFollower::open(&next)?
         {

@@ -18,8 +18,8 @@ use plimsoll_watch::alert::board::PAST;
 use plimsoll_watch::{Alert, AlertState, Minute};
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Stop;
-use crate::out;
+use plimsoll_console::exit::Stop;
+use plimsoll_console::out;
 
 /// Appended bytes after which the journal is rewritten.
 const GROWN: u64 = 8 << 20;

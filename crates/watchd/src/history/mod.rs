@@ -12,6 +12,8 @@ use std::fs::File;
 use std::thread::JoinHandle;
 
 use plimsoll_client::Clock;
+use plimsoll_console::exit::Stop;
+use plimsoll_console::out;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{At, Manifest, Span};
 use plimsoll_store::{RunWriter, StoreError};
@@ -19,11 +21,9 @@ use plimsoll_watch::course::{self, ChartData};
 use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, cell};
 
-use super::file::RetentionSpec;
-use super::journal;
-use super::record::{self, BlocksNote, WatchedSource, WindowNote};
-use crate::exit::Stop;
-use crate::out;
+use crate::file::RetentionSpec;
+use crate::journal;
+use crate::record::{self, BlocksNote, WatchedSource, WindowNote};
 
 /// The header of every folder: the source and the watch settings.
 #[derive(Clone, Debug)]

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use plimsoll_console::numbered::{self, size};
+use plimsoll_console::out;
 use plimsoll_model::{At, RunState, Span};
 use plimsoll_store::{Origin, RunWriter, StoreError};
 use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, fold, read};
 
 use super::Head;
-use crate::commands::watch::file::RetentionSpec;
-use crate::commands::watch::record::{KIND, WatchedSource, WindowNote};
-use crate::numbered::{self, size};
-use crate::out;
+use crate::file::RetentionSpec;
+use crate::record::{KIND, WatchedSource, WindowNote};
 
 /// Name prefix of a folder whose folding is in progress.
 const DRAFT: &str = "draft-";

@@ -14,10 +14,10 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::TargetSpec;
 use serde_json::{Map, Value};
 
-use super::file::WebhookSpec;
-use super::journal::{Journal, JournalLine};
-use super::outbox::{self, Outbox};
-use super::told::AlertMessage;
+use crate::file::WebhookSpec;
+use crate::journal::{Journal, JournalLine};
+use crate::outbox::{self, Outbox};
+use crate::told::AlertMessage;
 
 /// Maximum backoff between two attempts, and the response timeout.
 const MOST_WAIT: Span = Span::from_secs(60);

@@ -8,16 +8,16 @@ use std::thread::JoinHandle;
 
 use plimsoll_client::Clock;
 use plimsoll_client::clock::realtime_ns;
+use plimsoll_console::exit::Stop;
 use plimsoll_model::{At, Span};
 use plimsoll_watch::{Alert, AlertKind, AlertState, BoardState, Minute};
 
-use super::alertmanager::Instance;
-use super::file::{AlertmanagerSpec, SinkSpec, WebhookSpec};
-use super::journal::{Journal, JournalLine, JournalState};
-use super::outbox::{Outbox, SinkHealth};
-use super::told::{self, AlertMessage};
-use super::webhook::Webhook;
-use crate::exit::Stop;
+use crate::alertmanager::Instance;
+use crate::file::{AlertmanagerSpec, SinkSpec, WebhookSpec};
+use crate::journal::{Journal, JournalLine, JournalState};
+use crate::outbox::{Outbox, SinkHealth};
+use crate::told::{self, AlertMessage};
+use crate::webhook::Webhook;
 
 #[derive(Default)]
 pub struct Senders {

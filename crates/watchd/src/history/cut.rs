@@ -1,9 +1,13 @@
 //! Reads a history: shows its contents, and writes a time range of it as one run. Every command that reads an
 //! alert window can read that run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll_client::clock::realtime_ns;
+use plimsoll_console::exit::{Exit, Stop};
+use plimsoll_console::numbered::size;
+use plimsoll_console::out;
+use plimsoll_console::out::OutputFormat;
 use plimsoll_model::{At, ClockAnchor, Span};
 use plimsoll_profile::names::instant_ns;
 use plimsoll_report::kept as words;
@@ -11,21 +15,34 @@ use plimsoll_store::StoreError;
 use plimsoll_watch::history::{Grain, HistoryBlock, KeptStretch, fold};
 use plimsoll_workload::parse_span;
 
-use super::super::record::{WatchedSource, WindowNote};
 use super::Head;
 use super::folders::{self, BlocksFolder, BlocksRead, in_order};
-use crate::exit::{Exit, Stop};
-use crate::flags::{OutputFormat, WatchCutArgs};
-use crate::numbered::size;
-use crate::out;
+use crate::record::{WatchedSource, WindowNote};
 
 /// Returns whether the folder contains a history.
 pub fn is_history(dir: &Path) -> bool {
     !dir.join(plimsoll_store::folder::MANIFEST).exists() && !folders::list(dir).is_empty()
 }
 
+/// A time range of a history, and the run to write it to. Times are as [`instant`] parses them.
+pub struct CutSpec {
+    pub history: PathBuf,
+    /// Start; `None` for the start of the history.
+    pub from: Option<String>,
+    /// End; `None` for now.
+    pub to: Option<String>,
+    /// Start of the change; earlier blocks become the baseline.
+    pub since: Option<String>,
+    /// Run folder to create.
+    pub out: PathBuf,
+    pub format: OutputFormat,
+}
+
 /// Writes a time range of a history as a run.
-pub fn run(args: &WatchCutArgs) -> Result<Exit, Stop> {
+///
+/// # Errors
+/// Fails if a time is wrong, the history has no data of it, or the run can't be written.
+pub fn run(args: &CutSpec) -> Result<Exit, Stop> {
     let (dir, run) = (args.history.as_path(), &args.out);
     let now_ns = realtime_ns();
     let from = instant("--from", args.from.as_ref(), now_ns)?.unwrap_or(i64::MIN);

@@ -7,11 +7,22 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::answer::{self, AnswerHead};
 use crate::exit::Stop;
 use crate::progress;
+
+/// An output format.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OutputFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
 
 /// Returns whether stdout is a terminal whose user allows colour (<https://no-color.org>).
 fn coloured() -> bool {

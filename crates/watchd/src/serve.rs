@@ -14,8 +14,7 @@ use base64::prelude::BASE64_STANDARD;
 use plimsoll_client::Secret;
 use plimsoll_server::collector::Bearer;
 
-use crate::exit::Stop;
-use crate::flags::ReadersArgs;
+use plimsoll_console::exit::Stop;
 
 /// Maximum number of concurrent readers; further readers get an error and retry.
 const MOST_READERS: usize = 64;
@@ -51,6 +50,15 @@ struct ServedState {
 
 type State = Arc<(Mutex<ServedState>, Condvar)>;
 
+/// Access to the pages from other machines, as configured.
+#[derive(Clone, Default, Debug)]
+pub struct ReadersSpec {
+    /// Access without a key.
+    pub open: bool,
+    /// Environment variable of the access key.
+    pub key_env: Option<String>,
+}
+
 /// Access control for readers.
 #[derive(Clone)]
 struct Readers {
@@ -58,14 +66,14 @@ struct Readers {
 }
 
 impl Readers {
-    /// Returns the access control from the flags.
+    /// Returns the access control from the settings.
     ///
     /// # Errors
     /// Fails if the key can't be read, or if the address is not loopback and outside access is not permitted.
-    fn asked(args: &ReadersArgs, addr: SocketAddr) -> Result<Readers, Stop> {
-        let key = args.listen_key_env.as_ref().map(|name| Secret::from_env(name)).transpose();
+    fn asked(spec: &ReadersSpec, addr: SocketAddr) -> Result<Readers, Stop> {
+        let key = spec.key_env.as_ref().map(|name| Secret::from_env(name)).transpose();
         let key = key.map_err(|e| Stop::usage(format!("--listen-key-env: {e}")))?;
-        if !addr.ip().is_loopback() && !args.listen_open && key.is_none() {
+        if !addr.ip().is_loopback() && !spec.open && key.is_none() {
             return Err(Stop::usage(format!(
                 "--listen {addr}: other machines could read it; set a key with --listen-key-env, allow all with --listen-open, or listen on 127.0.0.1"
             )));
@@ -107,7 +115,7 @@ impl StatusServer {
     /// Fails if the address can't be bound, or if it is not loopback and outside access is not permitted.
     pub fn start(
         addr: SocketAddr,
-        readers: &ReadersArgs,
+        readers: &ReadersSpec,
         first: Vec<ServedContent>,
     ) -> Result<StatusServer, Stop> {
         let readers = Readers::asked(readers, addr)?;

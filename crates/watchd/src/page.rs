@@ -7,8 +7,8 @@ use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use serde::Serialize;
 
-use super::outbox::SinkHealth;
-use super::serve::ServedContent;
+use crate::outbox::SinkHealth;
+use crate::serve::ServedContent;
 
 /// The findings and the health of the alert receivers.
 #[derive(Serialize)]

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use plimsoll_client::pages;
 use plimsoll_client::scrape::Scraper;
+use plimsoll_console::exit::{Exit, Stop};
+use plimsoll_console::out;
 use plimsoll_model::Span;
 use plimsoll_report::watched as words;
 use plimsoll_store::StoreError;
@@ -17,11 +19,10 @@ use plimsoll_wire::prometheus_api;
 use plimsoll_workload::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
 
-use super::asked::WatchConfig;
-use super::file::PageList;
-use super::{LOOK, known};
-use crate::exit::{Exit, Stop};
-use crate::out;
+use crate::LOOK;
+use crate::config::WatchConfig;
+use crate::file::PageList;
+use crate::names::known;
 
 /// Minimum interval between two reads of a list. A longer scrape interval applies instead.
 const EVERY: Span = Span::from_secs(10);
@@ -130,8 +131,8 @@ pub fn read(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Result
 mod tests {
     use std::path::Path;
 
-    use super::super::file::beside;
     use super::*;
+    use crate::file::beside;
 
     #[test]
     fn targets_are_pages_by_prometheus_own_labels_each_once() {

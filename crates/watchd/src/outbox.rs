@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use plimsoll_client::clock::monotonic_ns;
 use plimsoll_client::{PostClient, PostResponse};
+use plimsoll_console::out;
 use plimsoll_model::{At, Span};
 use serde::Serialize;
 
-use super::told::AlertMessage;
-use crate::out;
+use crate::told::AlertMessage;
 
 /// Backoff after the first failure; each further failure doubles it.
 const FIRST_WAIT: Span = Span::from_millis(500);

@@ -8,8 +8,12 @@
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use plimsoll_console::exit::Stop;
+use plimsoll_console::numbered::{self, size};
+use plimsoll_console::out;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::traffic::Extent;
+use plimsoll_measure::{REPLICATES, SweepSpec};
 use plimsoll_model::{ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, TimeBase};
 use plimsoll_store::{RunWriter, StoreError};
 use plimsoll_watch::Alert;
@@ -17,10 +21,8 @@ use plimsoll_watch::record::AlertWindow;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::file::RetentionSpec;
-use crate::exit::Stop;
-use crate::numbered::{self, size};
-use crate::{measure, observed, out};
+use crate::file::RetentionSpec;
+use crate::observed;
 
 /// The run kind of an alert window.
 pub const KIND: &str = "watch";
@@ -179,7 +181,12 @@ fn write(dir: &Path, mut manifest: Manifest, window: &AlertWindow) -> Result<(),
     }
     let run = plimsoll_store::open(dir)?;
     let mut manifest = run.manifest;
-    let found = measure::findings(&manifest, &run.attempts, &run.samples);
+    let found = plimsoll_measure::analyse(
+        &manifest,
+        &run.attempts,
+        &run.samples,
+        &SweepSpec::default().line_spec(REPLICATES),
+    );
     manifest.findings = serde_json::to_value(&found).ok();
     plimsoll_store::replace_manifest(dir, &manifest)
 }

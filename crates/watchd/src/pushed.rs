@@ -12,16 +12,17 @@ use plimsoll_client::Secret;
 use plimsoll_client::measured::OtlpSource;
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::told::ScrapeLog;
+use plimsoll_console::exit::Stop;
+use plimsoll_console::out;
 use plimsoll_model::{At, PageRead, PageSaid, Span};
 use plimsoll_report::watched as words;
 use plimsoll_server::collector::{self, Bearer, CollectorConfig, CollectorHandle, PushSink};
 use plimsoll_watch::BudgetWatch;
 use plimsoll_wire::otlp_metrics;
 
-use super::file::PushSpec;
-use super::{LOOK, knows};
-use crate::exit::Stop;
-use crate::out;
+use crate::LOOK;
+use crate::file::PushSpec;
+use crate::names::knows;
 
 /// Grace period for the first push, because an exporter may push once a minute.
 const FIRST: Span = Span::from_secs(65);

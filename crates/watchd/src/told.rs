@@ -156,7 +156,6 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use plimsoll_diagnose::gauges::LevelGauges;
     use plimsoll_diagnose::pages::diagnose;
     use plimsoll_measure::server_side::ServerSide;
@@ -164,7 +163,6 @@ mod tests {
     use plimsoll_watch::{AlertDiagnosis, AlertKind};
 
     use super::*;
-    use crate::flags::Cli;
 
     fn alert(kind: AlertKind, diagnosis: Option<AlertDiagnosis>) -> Alert {
         Alert {
@@ -224,24 +222,6 @@ mod tests {
             let told = AlertMessage::new(old(step), Some("chat"), &BTreeMap::new());
             assert_eq!(told.posted(0)["annotations"]["do_first"], first);
             assert_eq!(told.fields()["do_first"], first);
-        }
-    }
-
-    /// The commands and flags in first steps exist, because users type them.
-    #[test]
-    fn the_commands_of_first_steps_exist() {
-        let cli = Cli::command();
-        let steps =
-            AlertKind::ALL.into_iter().flat_map(|kind| [kind.first_step(false), kind.first_step(true)]);
-        let commands: Vec<&str> = steps.flat_map(|step| step.split("plimsoll ").skip(1)).collect();
-        assert!(commands.len() > AlertKind::ALL.len(), "{commands:?}");
-        for said in commands {
-            let mut words = said.split([',', ';', ':', ')']).next().unwrap_or_default().split_whitespace();
-            let command = words.next().and_then(|name| cli.find_subcommand(name));
-            let command = command.unwrap_or_else(|| panic!("plimsoll {said}"));
-            for flag in words.filter_map(|word| word.strip_prefix("--")) {
-                assert!(command.get_arguments().any(|arg| arg.get_long() == Some(flag)), "plimsoll {said}");
-            }
         }
     }
 
