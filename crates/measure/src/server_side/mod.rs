@@ -108,7 +108,7 @@ pub struct ServerSide {
 
 impl ServerSide {
     /// Reads the samples of a run, in any order. Samples of the load generator (`source` = `client`) are left out.
-    pub fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerSide {
+    pub fn read<'a>(samples: impl IntoIterator<Item = &'a Sample, IntoIter: Clone>) -> ServerSide {
         read::read(samples)
     }
 

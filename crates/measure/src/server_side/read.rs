@@ -95,10 +95,12 @@ struct Raw<'a> {
     name: &'a str,
     page: usize,
     labels: Vec<(String, String)>,
+    /// Whether the table of signals has a row for it. Without one, no points are kept.
+    is_read: bool,
     points: Vec<(At, f64)>,
 }
 
-pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerSide {
+pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample, IntoIter: Clone>) -> ServerSide {
     let mut disclosures = Disclosures::default();
     let (mut pages, raw) = gather(samples, &mut disclosures);
     let found = spoken(&raw, &mut disclosures);
@@ -118,6 +120,7 @@ pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerS
 /// Returns the layout of one page, without values.
 pub(super) fn laid_out(series: &[SeriesName]) -> PageLayout {
     let raw = series.iter().map(|series| Raw {
+        is_read: true,
         name: &series.name,
         page: 0,
         labels: series.labels.clone(),
@@ -190,46 +193,59 @@ fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'stati
 ///
 /// A scraper of several pages writes the label on every row, also on the marks of each scrape. If the marks lack the label,
 /// a label of that name belongs to the server (vLLM counts prompt tokens by `source`).
-fn pages_are_named(samples: &[&Sample]) -> bool {
-    let mut scrapes =
-        samples.iter().filter(|sample| matches!(sample.name.as_str(), SCRAPE | FAILED)).peekable();
+fn pages_are_named<'a>(samples: impl Iterator<Item = &'a Sample>) -> bool {
+    let mut scrapes = samples
+        .filter(|sample| matches!(sample.name.as_str(), SCRAPE | FAILED) && !is_other(sample))
+        .peekable();
     scrapes.peek().is_none()
         || scrapes.any(|sample| value_of(&split_labels(&sample.labels), PAGE_LABEL).is_some())
 }
 
-/// Returns whether only `watch` writes rows of this name.
-fn is_of_watch(name: &str) -> bool {
-    matches!(name, LEFT | PATIENCE)
+/// Returns whether the sample is not of a server: of the load generator, or a note of `watch`.
+fn is_other(sample: &Sample) -> bool {
+    sample.source == "client" || matches!(sample.name.as_str(), LEFT | PATIENCE)
 }
 
-/// Returns the pages with their scrapes, and the series.
+/// Returns the pages with their scrapes, and the series. Series without a row in the table of signals have no points.
+///
+/// A run of hours has millions of samples of a few thousand series. A series is found by the addresses of its texts, which its
+/// samples share, and by the texts themselves only if the addresses are new.
 fn gather<'a>(
-    samples: impl IntoIterator<Item = &'a Sample>,
+    samples: impl IntoIterator<Item = &'a Sample, IntoIter: Clone>,
     disclosures: &mut Disclosures,
 ) -> (Vec<ScrapedPage>, Vec<Raw<'a>>) {
     let mut raw: Vec<Raw<'a>> = Vec::new();
-    let mut index: HashMap<(&str, &str, &str), usize> = HashMap::new();
+    let mut index: HashMap<(&str, &str, &str), Option<usize>> = HashMap::new();
+    let mut addresses: HashMap<[usize; 3], Option<usize>> = HashMap::new();
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut marks: Vec<Vec<(At, bool)>> = Vec::new();
     let mut instants: Vec<Vec<At>> = Vec::new();
-    let samples: Vec<&Sample> = samples
-        .into_iter()
-        .filter(|sample| sample.source != "client" && !is_of_watch(&sample.name))
-        .collect();
-    let named = pages_are_named(&samples);
+    let samples = samples.into_iter();
+    let named = pages_are_named(samples.clone());
+    let mut place_of =
+        |sample: &'a Sample, raw: &mut Vec<Raw<'a>>, marks: &mut Vec<_>, instants: &mut Vec<_>| {
+            let key = (sample.source.as_str(), sample.name.as_str(), sample.labels.as_str());
+            *index.entry(key).or_insert_with(|| {
+                if is_other(sample) {
+                    return None;
+                }
+                let labels = split_labels(&sample.labels);
+                let name = value_of(&labels, PAGE_LABEL).filter(|_| named).unwrap_or_default().to_owned();
+                let count = names.len();
+                let page = *names.entry(name).or_insert(count);
+                marks.resize_with(names.len(), Vec::new);
+                instants.resize_with(names.len(), Vec::new);
+                let is_read = !SignalTable::shipped().of(&sample.name).is_empty();
+                raw.push(Raw { name: &sample.name, page, labels, is_read, points: Vec::new() });
+                Some(raw.len() - 1)
+            })
+        };
     for sample in samples {
-        let key = (sample.source.as_str(), sample.name.as_str(), sample.labels.as_str());
-        let place = *index.entry(key).or_insert_with(|| {
-            let labels = split_labels(&sample.labels);
-            let name = value_of(&labels, PAGE_LABEL).filter(|_| named).unwrap_or_default().to_owned();
-            let count = names.len();
-            let page = *names.entry(name).or_insert(count);
-            marks.resize_with(names.len(), Vec::new);
-            instants.resize_with(names.len(), Vec::new);
-            raw.push(Raw { name: &sample.name, page, labels, points: Vec::new() });
-            raw.len() - 1
-        });
-        let one = &mut raw[place];
+        let texts = [&sample.source, &sample.name, &sample.labels];
+        let place = *addresses
+            .entry(texts.map(|text| text.as_ptr().addr()))
+            .or_insert_with(|| place_of(sample, &mut raw, &mut marks, &mut instants));
+        let Some(one) = place.map(|place| &mut raw[place]) else { continue };
         match one.name {
             SCRAPE => marks[one.page].push((sample.at, sample.value > 0.0)),
             FAILED => marks[one.page].push((sample.at, false)),
@@ -239,7 +255,9 @@ fn gather<'a>(
                 if instants.last() != Some(&sample.at) {
                     instants.push(sample.at);
                 }
-                one.points.push((sample.at, sample.value));
+                if one.is_read {
+                    one.points.push((sample.at, sample.value));
+                }
                 continue;
             }
         }
@@ -250,7 +268,7 @@ fn gather<'a>(
             *disclosures.failures.entry(why.to_owned()).or_default() += 1;
         }
     }
-    raw.retain(|one| !one.points.is_empty());
+    raw.retain(|one| !matches!(one.name, SCRAPE | FAILED));
     raw.iter_mut().for_each(|one| one.points.sort_by_key(|point| point.0));
     let mut pages: Vec<ScrapedPage> = marks
         .into_iter()

@@ -46,7 +46,7 @@ impl ReportedStages {
     /// Reads the metrics between `from` and `to` from the run's samples and the number of requests that ended in an
     /// interval.
     pub fn read<'a>(
-        samples: impl IntoIterator<Item = &'a Sample>,
+        samples: impl IntoIterator<Item = &'a Sample, IntoIter: Clone>,
         (from, to): (At, At),
         ended: impl Fn(At, At) -> usize,
     ) -> ReportedStages {

@@ -4,7 +4,7 @@
 //! read as another, if the written form must be formatted first. A column that may be null may also be missing in files of
 //! an older version; its field is then not set.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 
 use parquet::basic::Type as Physical;
@@ -155,6 +155,9 @@ pub(crate) fn text<W: 'static, R: 'static>(
     )
 }
 
+/// Number of addresses of texts that a column remembers while it is read. A page without a dictionary has a new one per cell.
+const MOST_ADDRESSES: usize = 1 << 16;
+
 /// Returns a column of texts that repeat in many rows; each row group has one copy in memory.
 pub(crate) fn shared_text<W: 'static, R: 'static>(
     name: &'static str,
@@ -166,16 +169,28 @@ pub(crate) fn shared_text<W: 'static, R: 'static>(
         move |row, cells| cells.values.push(same_or_new(&cells.values, get(row))),
         move |chunks| {
             let mut known: HashSet<SharedText> = HashSet::new();
+            // The cells of a dictionary page repeat the address of their entry. The bytes are compared too, because the next
+            // page may be at the same address.
+            let mut seen: HashMap<usize, SharedText> = HashMap::new();
             every(name, chunks.texts(name, 0)?, move |row, value| {
+                let address = value.data().as_ptr().addr();
+                if let Some(text) = seen.get(&address)
+                    && text.as_bytes() == value.data()
+                {
+                    set(row, text.clone());
+                    return Ok(());
+                }
                 let text = utf8(name, value)?;
-                set(
-                    row,
-                    known.get(text).cloned().unwrap_or_else(|| {
-                        let new = SharedText::from(text);
-                        known.insert(new.clone());
-                        new
-                    }),
-                );
+                let text = known.get(text).cloned().unwrap_or_else(|| {
+                    let new = SharedText::from(text);
+                    known.insert(new.clone());
+                    new
+                });
+                if seen.len() >= MOST_ADDRESSES {
+                    seen.clear();
+                }
+                seen.insert(address, text.clone());
+                set(row, text);
                 Ok(())
             })
         },
