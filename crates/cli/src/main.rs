@@ -24,7 +24,6 @@ mod help;
 mod history;
 mod measure;
 mod named;
-mod page_server;
 mod place;
 mod price;
 mod recover;
@@ -41,7 +40,7 @@ mod traffic;
 mod typed;
 mod yaml;
 
-use plimsoll_console::{answer, exit, numbered, out, progress, screen};
+use plimsoll_console::{answer, exit, numbered, out, page_server, progress, screen};
 
 use std::process::ExitCode;
 

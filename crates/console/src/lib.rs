@@ -6,5 +6,6 @@ pub mod answer;
 pub mod exit;
 pub mod numbered;
 pub mod out;
+pub mod page_server;
 pub mod progress;
 pub mod screen;

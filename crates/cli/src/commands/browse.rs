@@ -14,7 +14,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::BrowseArgs;
 use crate::named::HOME;
 use crate::out;
-use crate::page_server::{Page, PageRequest, serve};
+use crate::page_server::{self, Page, PageRequest};
 use crate::run_heads::{self, ListedRun};
 
 /// Seed of the permutations of a change's test: the same runs always show the same changes.
@@ -39,11 +39,16 @@ pub fn run(args: &BrowseArgs) -> Result<Exit, Stop> {
     }
     let count = runs.len();
     let shelf = Shelf { dir: args.dir.clone(), name, runs: Mutex::new(runs) };
-    let ready = |addr| {
-        out::line(&format!("{count} runs: http://{addr}/"));
-        out::note("Ctrl-C ends it");
-    };
-    serve(args.listen, ready, move |asked| shelf.answer(asked))?;
+    if !args.listen.ip().is_loopback() {
+        return Err(Stop::usage(format!(
+            "--listen {}: pages are served on loopback only; listen on 127.0.0.1, or write one file with --out",
+            args.listen
+        )));
+    }
+    let addr = page_server::start(args.listen, move |asked| shelf.answer(asked))?;
+    out::line(&format!("{count} runs: http://{addr}/"));
+    out::note("Ctrl-C ends it");
+    page_server::wait_for_interrupt()?;
     Ok(Exit::Done)
 }
 
@@ -99,6 +104,9 @@ struct Shelf {
 impl Shelf {
     fn answer(&self, asked: &PageRequest) -> Page {
         match asked.path.as_str() {
+            _ if !asked.is_local() => {
+                Page::text(StatusCode::FORBIDDEN, "open this page by the address that plimsoll printed\n")
+            }
             "/" => self.list(),
             "/run" => self.report(asked),
             "/compare" => self.comparison(asked),

@@ -178,7 +178,7 @@ fn a_reader_shows_the_key_of_a_watch_that_has_one() {
         for said in wrong {
             let answer = get(&addr, &format!("GET {path} HTTP/1.1\r\nAuthorization: {said}\r\nX:"));
             assert!(answer.starts_with("HTTP/1.1 401"), "{path} {said}: {answer}");
-            assert!(answer.contains("WWW-Authenticate: Basic") && !answer.contains("ttft"), "{answer}");
+            assert!(answer.contains("www-authenticate: Basic") && !answer.contains("ttft"), "{answer}");
         }
     }
     for said in shown {
