@@ -39,7 +39,7 @@ const FIRST: &[Topic] = &[
 const OTHER: &[Topic] = &[
     (
         "Measure more",
-        &["cold-start", "interleave", "quality", "rerun", "import", "merge", "k8s", "ls", "browse"],
+        &["tune", "cold-start", "interleave", "quality", "rerun", "import", "merge", "k8s", "ls", "browse"],
         "plimsoll rerun RUN --target http://candidate:8000/v1",
     ),
     (
@@ -230,6 +230,14 @@ const SHORT: &[Short] = &[
         [
             "plimsoll engine --listen 127.0.0.1:8000",
             "plimsoll engine --profile llama-3.1-8b@h100 --replicas 2",
+        ],
+    ),
+    (
+        "tune",
+        &["launch", "set", "slo", "goal", "price", "first", "isl", "osl", "out", "resume"],
+        [
+            "plimsoll tune --launch \"llama-server --port {port} -np {np}\" --set np=1,4",
+            "plimsoll tune --resume plimsoll-runs/tune-001",
         ],
     ),
     (

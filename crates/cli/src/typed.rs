@@ -48,6 +48,11 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
             |arg| heading(arg) != TARGET,
             "the engine of --profile already sets this; drop one of the two",
         ),
+        Command::Tune(args) if args.resume.is_some() => refuse(
+            matches,
+            |arg| ["resume", "format", "quiet", "progress", "dry_run"].contains(&arg.get_id().as_str()),
+            "an interrupted tuning continues with its own flags; drop this one",
+        ),
         Command::WhatIf(args) if args.profile.is_some() => {
             let read = |arg: &Arg| heading(arg) != TARGET || arg.get_id() == "replicas";
             refuse(matches, read, "the engine of --profile already sets this; drop one of the two")
@@ -94,6 +99,8 @@ mod tests {
             ("gate run -b f --max-errors 5", "--max-errors: "),
             ("simulate --rate 5/s --time 10s", "--time: "),
             ("simulate --rate 5/s --hold 10s", "--hold: "),
+            ("tune --resume t --rungs 2", "--rungs: "),
+            ("tune --resume t --set a=1", "--set: "),
             ("plan --profile demo --rate 5/s --slots 4", "--slots: "),
             ("plan --from run --profile demo --kv-blocks 4", "--kv-blocks: "),
             ("plan --rate 5/s --latency 2s --slots 8 --token-budget 4", "--token-budget: "),
@@ -111,6 +118,7 @@ mod tests {
             "gate run -b f --junit x --label v1 --map-exit 3=0",
             "gate http://a -b f --time 5m --isl 5",
             "simulate --rate 5/s --for 10s",
+            "tune --resume t --format json -q",
             "simulate --sweep --time 10s --hold 5s",
             "plan --from run --slots 4 --kv-blocks 9 --token-budget 5 --max-batch 2 --replicas 2",
             "plan --rate 5/s --latency 2s --slots 8",

@@ -171,6 +171,8 @@ mod struck;
 mod tidy;
 #[path = "all/transcriptions.rs"]
 mod transcriptions;
+#[path = "all/tune.rs"]
+mod tune;
 #[path = "all/wait.rs"]
 mod wait;
 #[path = "all/watch.rs"]

@@ -52,6 +52,7 @@ pub mod split;
 pub mod table;
 pub mod text;
 pub mod traces;
+pub mod tune;
 pub mod wait;
 pub mod watch;
 pub mod watched;

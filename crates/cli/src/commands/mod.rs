@@ -41,6 +41,7 @@ pub mod show;
 pub mod simulate;
 pub mod smoke;
 pub mod sweep;
+pub mod tune;
 pub mod validate;
 pub mod wait;
 pub mod watch;

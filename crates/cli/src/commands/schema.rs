@@ -7,6 +7,7 @@ use plimsoll_judge::compare::finding::Comparison;
 use plimsoll_judge::cost::PriceSpec;
 use plimsoll_judge::gate::GateFinding;
 use plimsoll_judge::quality::{ItemSpec, Quality};
+use plimsoll_judge::tune::TuneFinding;
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
 use plimsoll_plan::calc::LawFinding;
@@ -69,6 +70,7 @@ pub fn of(file: SchemaOf) -> schemars::Schema {
         SchemaOf::Levers => schema_for!(LeverFinding),
         SchemaOf::Plan => schema_for!(PlanFile),
         SchemaOf::Band => schema_for!(PredictionBand),
+        SchemaOf::Tune => schema_for!(TuneFinding),
         SchemaOf::Stages => schema_for!(RuleFile),
         SchemaOf::Split => schema_for!(SplitFile),
         SchemaOf::Answer => schema_for!(JsonAnswer<serde_json::Value>),

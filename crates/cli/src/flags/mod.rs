@@ -32,6 +32,7 @@ mod shard;
 mod shared;
 mod shell;
 mod show;
+mod tune;
 mod watch;
 mod what_if;
 mod workload;
@@ -71,6 +72,7 @@ pub use shared::{
 };
 pub use shell::{CompletionsArgs, DocsArgs, ManArgs, ReferenceArgs};
 pub use show::{BrowseArgs, DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};
+pub use tune::TuneArgs;
 pub use watch::{WatchAction, WatchArgs, WatchCommand};
 pub use what_if::{FitArgs, WhatIfArgs};
 pub use workload::FromLogArgs;
@@ -137,6 +139,8 @@ pub enum Command {
     WhatIf(Box<WhatIfArgs>),
     /// Show the time of each request by stage
     Profile(Box<ProfileArgs>),
+    /// Find the best flags of a server: start, measure, stop
+    Tune(Box<TuneArgs>),
     /// Measure the first request after an idle time
     ColdStart(Box<ColdStartArgs>),
     /// Name runs as baselines for gate and compare

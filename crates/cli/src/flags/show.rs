@@ -155,6 +155,8 @@ pub enum SchemaOf {
     Plan,
     /// The bands of plimsoll plan --band.
     Band,
+    /// Output of plimsoll tune --format json.
+    Tune,
     /// Stage rules of plimsoll profile.
     Stages,
     /// The stages of plimsoll budget split.

@@ -68,6 +68,14 @@ impl Refusals {
         }
     }
 
+    /// Returns the message that all requests were refused with.
+    pub fn message(&self) -> Option<String> {
+        match &*self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
+            State::Same { sample, .. } => Some(sample.clone()),
+            _ => None,
+        }
+    }
+
     /// Returns the number of refusals and their message.
     pub fn line(&self) -> Option<String> {
         let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -304,6 +304,11 @@ impl MeasurementSession {
         self.control.stops() > 0 || self.unkept.is_some()
     }
 
+    /// Returns the message with which the target refuses every request; `None` if it does not.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusals.message().filter(|_| self.control.is_hopeless())
+    }
+
     /// Returns the reason why no new level starts.
     pub fn stop_reason(&self) -> &'static str {
         if self.interrupted() { "stopped by the user" } else { "stopped: the target refuses every request" }

@@ -47,6 +47,34 @@ fn llama_cpp_is_measured_from_end_to_end() {
     assert_eq!(json["target"]["facts"]["model"], "tiny");
 }
 
+/// A model that is missing ends the server; the other setting is measured, and no server is left.
+#[test]
+fn llama_cpp_is_tuned_and_a_setting_that_ends_it_is_a_result() {
+    let Some(done) = real::or_skipped(real::installed("venv-llama/.done", "llama")) else { return };
+    let python = done.with_file_name("bin/python");
+    let script = real::root().join("crates/cli/tests/servers/llama_serve.py");
+    let models = done.with_file_name("../models");
+    let (_folder, run) = run_folder();
+    let launch = [python.display(), script.display(), models.display()].map(|path| path.to_string());
+    let launch = format!("{}/{{model}} --port {{port}} --parallel 2", launch.join(" "));
+    let set = "model=missing.gguf,tiny-128-2.gguf";
+    let ended = plimsoll(&[
+        "tune", "--launch", &launch, "--set", set, "--first", "3s", "--isl", "32", "--osl", "8", "-o", &run,
+        "--format", "json",
+    ]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let [good, missing] = [0, 1].map(|i| ended.json()["settings"][i].clone());
+    assert_eq!((&good["values"]["model"], &good["standing"]), (&"tiny-128-2.gguf".into(), &"best".into()));
+    assert!(good["load"]["value"].as_f64().is_some_and(|rate| rate > 1.0), "{good}");
+    assert_eq!(missing["standing"], "failed");
+    assert!(missing["why"].as_str().is_some_and(|why| why.contains("ended")), "{missing}");
+    let port: u16 = good["launch"]
+        .as_str()
+        .and_then(|text| text.split("--port ").nth(1)?.split(' ').next()?.parse().ok())
+        .expect("a port");
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "no server is left");
+}
+
 /// The server closes each connection right after a streamed answer although it announces keep-alive. A closed loop that relied
 /// on the announcement failed a sixth of its requests.
 #[test]
