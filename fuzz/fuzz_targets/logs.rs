@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../../crates/wire/tests/fuzz/logs.rs"]
+#[path = "../../crates/interop/tests/fuzz/logs.rs"]
 mod body;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::check(bytes));

@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../../crates/wire/tests/fuzz/results.rs"]
+#[path = "../../crates/interop/tests/fuzz/results.rs"]
 mod body;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::check(bytes));

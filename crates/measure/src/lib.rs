@@ -18,9 +18,9 @@
 //! * requests in flight, [`order`] statistics of long columns, and the tails that the fits use;
 //! * [`budget`], ceilings, and their evaluation on a level.
 //!
-//! [`server_side`] reads server metrics and [`network`] reads the kernel's connection statistics. [`foreign`] evaluates results
-//! of other tools, and [`shards`] merges the parts of several machines into one run. [`counted`] reconstructs requests from
-//! scraped counters, and [`faithful`] measures the fidelity of a workload to its source.
+//! [`server_side`] reads server metrics and [`network`] reads the kernel's connection statistics. [`shards`] merges the parts of
+//! several machines into one run. [`counted`] reconstructs requests from scraped counters, and [`faithful`] measures the fidelity
+//! of a workload to its source.
 
 pub mod budget;
 pub mod columns;
@@ -28,7 +28,6 @@ pub mod counted;
 pub mod excerpt;
 pub mod faithful;
 pub mod findings;
-pub mod foreign;
 pub mod lines;
 pub mod network;
 pub mod order;

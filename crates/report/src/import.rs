@@ -1,7 +1,7 @@
 //! Renders an imported file for the terminal: the tool's aggregates, Plimsoll's figures next to them, then the three lists.
 
+use plimsoll_interop::imported::{AggregateComparison, ImportFinding, ImportedPart};
 use plimsoll_measure::findings::{Percentiles, Reading};
-use plimsoll_measure::foreign::{AggregateComparison, ImportFinding, ImportedPart};
 use plimsoll_model::{ForeignClock, ForeignDue};
 
 use crate::document::Document;

@@ -1,10 +1,10 @@
 //! Parses and formats instants of logs and results, as ns of the Unix epoch.
 
-use crate::foreign::FURTHEST;
-use crate::foreign::json::decimal_ns;
+/// Limit of instants, ns, so that the difference of two can't overflow.
+pub const FURTHEST: i64 = 4_000_000_000_000_000_000;
 
 /// Parses `2026-11-23T03:32:36.801160981Z`, or a time with an offset, as ns of the Unix epoch.
-pub(crate) fn iso_ns(text: &str) -> Option<i64> {
+pub fn iso_ns(text: &str) -> Option<i64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute) = (number(11, 13)?, number(14, 16)?);
@@ -24,7 +24,7 @@ pub(crate) fn iso_ns(text: &str) -> Option<i64> {
 }
 
 /// Returns days since 1970-01-01 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`).
-pub(crate) fn days(year: i64, month: i64, day: i64) -> i64 {
+pub fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
@@ -32,7 +32,7 @@ pub(crate) fn days(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// Formats whole seconds of the Unix epoch as `2026-11-23T03:32:36Z` (as above, `civil_from_days`).
-pub(crate) fn iso(seconds: i64) -> String {
+pub fn iso(seconds: i64) -> String {
     let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let day = day + 719_468;
     let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
@@ -43,6 +43,22 @@ pub(crate) fn iso(seconds: i64) -> String {
     let year = year + era * 400 + i64::from(month <= 2);
     let (hour, minute) = (second / 3_600, second / 60 % 60);
     format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
+}
+
+/// Parses `1795404494.0524008` as ns; `None` if it has an exponent or is out of range.
+pub fn decimal_ns(text: &str) -> Option<i64> {
+    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
+    let (units, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if !units.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) || units.is_empty() {
+        return None;
+    }
+    let units: i64 = units.parse().ok()?;
+    let mut ns = 0i64;
+    for i in 0..9 {
+        ns = ns * 10 + fraction.as_bytes().get(i).map_or(0, |b| i64::from(b - b'0'));
+    }
+    ns += i64::from(fraction.as_bytes().get(9).is_some_and(|b| *b >= b'5'));
+    units.checked_mul(1_000_000_000)?.checked_add(ns)?.checked_mul(sign)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! - [`exposition`], metrics endpoints; [`prometheus_api`]: samples of a Prometheus server; [`otlp_metrics`]: metrics of OpenTelemetry senders
 //! - [`grpc`], calls; [`ext_proc`]: Envoy's calls to an endpoint picker
 //! - [`server`] and [`prometheus`]: the server side
-//! - [`trace`], spans of other tools; [`mod@foreign`]: result files of other load generators; [`mod@log`]: production logs
+//! - [`trace`], spans of other tools; [`instant`]: times of other tools as ns
 
 mod chunk;
 pub mod decode;
@@ -24,15 +24,12 @@ pub mod exposition;
 pub mod ext_proc;
 pub mod failed;
 mod fault;
-pub mod foreign;
 mod form;
 pub mod grpc;
 pub mod head;
 pub mod http1;
-mod instant;
+pub mod instant;
 pub mod kserve;
-mod lines;
-pub mod log;
 pub mod media;
 mod messages;
 mod ollama;

@@ -3,8 +3,6 @@
 #[path = "all/support.rs"]
 mod support;
 
-#[path = "all/agents.rs"]
-mod agents;
 #[path = "all/captures.rs"]
 mod captures;
 #[path = "all/exposition.rs"]

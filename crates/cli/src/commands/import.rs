@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_measure::foreign::{self, ImportFinding};
+use plimsoll_interop::imported::{self, ImportFinding};
+use plimsoll_interop::results::{FileRead, ForeignError, ForeignFeed, UNDERSTOOD, assemble, sniff};
 use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{
     ClockAnchor, Fingerprint, Foreign, ForeignClock, ForeignDue, Host, Manifest, RunState, TimeBase,
 };
 use plimsoll_report::figure::counted;
 use plimsoll_store::RunWriter;
-use plimsoll_wire::foreign::{FileRead, ForeignError, ForeignFeed, UNDERSTOOD, assemble, sniff};
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
@@ -42,7 +42,7 @@ pub fn run(args: &ImportArgs) -> Result<Exit, Stop> {
         measure::folder(&output, "import")?;
     }
     let mut read = read(&args.source)?;
-    let imported = foreign::import(&mut read);
+    let imported = imported::import(&mut read);
     match args.format {
         OutputFormat::Text => out::line(&plimsoll_report::import::text(&imported)),
         OutputFormat::Json => out::json(&imported),
@@ -121,7 +121,7 @@ fn begin(head: &[u8]) -> Result<Option<ForeignFeed>, Stop> {
 
 /// Writes the run. Returns its number of requests.
 fn write(dir: &Path, args: &ImportArgs, read: &Foreign, imported: &ImportFinding) -> Result<u64, Stop> {
-    let Some((levels, attempts)) = foreign::levels(read) else {
+    let Some((levels, attempts)) = imported::levels(read) else {
         return Err(Stop::usage(format!(
             "-o {}: {} has no start times, so no run is written; only the figures are printed",
             dir.display(),

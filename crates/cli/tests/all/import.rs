@@ -6,9 +6,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use plimsoll_measure::foreign;
+use plimsoll_interop::imported;
+use plimsoll_interop::results::{ForeignError, ForeignFeed, assemble, sniff};
 use plimsoll_model::{Foreign, ForeignClock, ForeignDue, ForeignRow};
-use plimsoll_wire::foreign::{ForeignError, ForeignFeed, assemble, sniff};
 use serde_json::Value;
 
 use crate::kit::{plimsoll, run_folder};
@@ -188,7 +188,7 @@ fn truths(name: &str) -> (Vec<Truth>, i64) {
 /// Each row with its truth: the request that arrived first after it was sent, in order.
 fn joined(name: &str, log: &str) -> Vec<(ForeignRow, Truth)> {
     let mut read = assembled(&files(name)).expect(name);
-    let _ = foreign::import(&mut read);
+    let _ = imported::import(&mut read);
     let (mut truths, wall) = truths(log);
     let shift = if read.clock == ForeignClock::Wall { wall } else { 0 };
     truths.sort_by_key(|truth| std::cmp::Reverse(truth.arrival));
@@ -273,7 +273,7 @@ fn import_agrees_with_what_the_engine_did() {
 #[test]
 fn import_draws_the_schedule_again() {
     let mut read = assembled(&files("mlperf-endpoints")).expect("a result");
-    let _ = foreign::import(&mut read);
+    let _ = imported::import(&mut read);
     let part = &read.parts[0];
     assert_eq!(part.due, ForeignDue::Regenerated);
     let late: Vec<i64> = part.rows.iter().filter_map(|row| Some(row.sent? - row.due?)).collect();
@@ -343,8 +343,8 @@ fn import_of_a_half_file_is_partial_or_refused() {
             let end = whole[long].len() * part / 24;
             cut[long].truncate(end);
             let Ok(mut read) = assembled(&cut) else { continue };
-            let imported = foreign::import(&mut read);
-            let _ = foreign::levels(&read);
+            let imported = imported::import(&mut read);
+            let _ = imported::levels(&read);
             let seen: u64 = imported.parts.iter().map(|part| part.requests).sum();
             assert!(seen <= requests, "{name}: {seen} requests of {requests}");
             // A file of lines that is cut between two lines can't be distinguished from a complete one.
@@ -382,8 +382,8 @@ fn import_survives_any_flipped_byte() {
                 }
             }
             if let Ok(mut read) = assembled(&broken) {
-                let _ = foreign::import(&mut read);
-                let _ = foreign::levels(&read);
+                let _ = imported::import(&mut read);
+                let _ = imported::levels(&read);
             }
         }
     }

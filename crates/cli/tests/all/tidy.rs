@@ -24,7 +24,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("watch", &["math", "model", "measure", "judge", "diagnose"]),
     ("server", &["model", "wire", "sim", "client"]),
     ("gateway", &["math", "model", "policy", "wire", "client", "measure"]),
-    ("report", &["model", "measure", "judge", "diagnose", "profile", "plan", "watch"]),
+    ("interop", &["math", "model", "wire", "measure"]),
+    ("report", &["model", "interop", "measure", "judge", "diagnose", "profile", "plan", "watch"]),
     ("console", &["store", "client", "measure", "report"]),
     (
         "watchd",
@@ -37,7 +38,8 @@ const EDGES: &[(&str, &[&str])] = &[
         "cli",
         &[
             "math", "model", "workload", "wire", "policy", "store", "sim", "client", "measure", "judge",
-            "diagnose", "profile", "plan", "watch", "server", "gateway", "report", "console", "watchd",
+            "diagnose", "profile", "plan", "watch", "server", "gateway", "interop", "report", "console",
+            "watchd",
         ],
     ),
     ("lab", &["math", "model"]),
@@ -49,7 +51,7 @@ const TESTS_TOO: &[&str] = &["lab", "sim", "math", "model", "workload"];
 /// Crates that take values, a seed and a `now`, and give values back.
 const PURE: &[&str] = &[
     "math", "model", "workload", "wire", "policy", "sim", "measure", "judge", "diagnose", "profile", "plan",
-    "watch",
+    "watch", "interop",
 ];
 
 /// Words that the sources of a pure crate must not contain: async, sockets, files, environment, clocks, printing.

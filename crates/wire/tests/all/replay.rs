@@ -10,16 +10,12 @@ mod calls;
 mod connections;
 #[path = "../fuzz/inferences.rs"]
 mod inferences;
-#[path = "../fuzz/logs.rs"]
-mod logs;
 #[path = "../fuzz/metrics.rs"]
 mod metrics;
 #[path = "../fuzz/pushed.rs"]
 mod pushed;
 #[path = "../fuzz/requests.rs"]
 mod requests;
-#[path = "../fuzz/results.rs"]
-mod results;
 #[path = "../fuzz/spans.rs"]
 mod spans;
 
@@ -44,11 +40,6 @@ fn what_fuzzing_learnt_of_inferences() {
 }
 
 #[test]
-fn what_fuzzing_learnt_of_logs() {
-    replay(include_bytes!("../fuzz/logs.corpus"), logs::check);
-}
-
-#[test]
 fn what_fuzzing_learnt_of_metrics() {
     replay(include_bytes!("../fuzz/metrics.corpus"), metrics::check);
 }
@@ -61,11 +52,6 @@ fn what_fuzzing_learnt_of_pushed() {
 #[test]
 fn what_fuzzing_learnt_of_requests() {
     replay(include_bytes!("../fuzz/requests.corpus"), requests::check);
-}
-
-#[test]
-fn what_fuzzing_learnt_of_results() {
-    replay(include_bytes!("../fuzz/results.corpus"), results::check);
 }
 
 #[test]

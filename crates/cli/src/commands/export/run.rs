@@ -7,11 +7,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use plimsoll_interop::imported;
+use plimsoll_interop::results::{BenchmarkReport, write_report};
 use plimsoll_measure::findings::{Findings, LevelSummary};
-use plimsoll_measure::{foreign, requests};
+use plimsoll_measure::requests;
 use plimsoll_model::{Foreign, Manifest, RunState};
 use plimsoll_report::figure::{counted, rfc3339};
-use plimsoll_wire::foreign::{BenchmarkReport, write_report};
 use serde_json::{Value, json};
 
 use super::mlflow;
@@ -112,7 +113,7 @@ fn exported(dir: &Path) -> Result<ExportResult, Stop> {
     let WholeRun { manifest, attempts, findings, .. } = whole(dir)?;
     let beside = beside(&manifest, &findings);
     let others = manifest.levels.len() - beside.len();
-    let rows = foreign::of_run(&manifest, attempts, &findings);
+    let rows = imported::of_run(&manifest, attempts, &findings);
     match rows.parts.iter().map(|part| part.rows.len()).sum::<usize>() {
         0 => Err(nothing(dir)),
         requests => Ok(ExportResult { rows, id: manifest.id, requests, others, beside }),

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use plimsoll_interop::logs::spans::Spans;
+use plimsoll_interop::logs::{LogFeed, LogKind, UNDERSTOOD, sniff};
 use plimsoll_model::{Attempt, LoggedRequest, Manifest, MediaCounts, RequestLog};
 use plimsoll_report::figure::counted;
-use plimsoll_wire::log::spans::Spans;
-use plimsoll_wire::log::{LogFeed, LogKind, UNDERSTOOD, sniff};
 
 use crate::commands::workload::pages;
 use crate::exit::Stop;

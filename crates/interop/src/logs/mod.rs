@@ -23,10 +23,10 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use plimsoll_model::{How, LoggedRequest, RequestLog};
+use plimsoll_wire::instant::FURTHEST;
 
-use crate::foreign::FURTHEST;
-use crate::foreign::json::{self, Json};
 use crate::lines::LineSplitter;
+use crate::results::json::{self, Json};
 
 /// The supported logs, as an error message lists them.
 pub const UNDERSTOOD: &str = "logs of LiteLLM (standard_logging_object), Envoy AI gateway and nginx (JSON), Dynamo request traces, vLLM \

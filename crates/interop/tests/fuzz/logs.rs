@@ -1,6 +1,6 @@
 //! Production logs of every kind.
 
-use plimsoll_wire::log::{LogFeed, LogKind, sniff};
+use plimsoll_interop::logs::{LogFeed, LogKind, sniff};
 
 const ALL: [LogKind; 8] = [
     LogKind::LiteLlm,

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use plimsoll_wire::foreign::{ForeignFeed, assemble, sniff};
+use plimsoll_interop::results::{ForeignFeed, assemble, sniff};
 
 /// About so many bytes of each.
 const BYTES: usize = 128 << 20;

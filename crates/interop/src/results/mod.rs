@@ -22,6 +22,7 @@ mod write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use plimsoll_model::{By, Foreign, How, Outcome};
+use plimsoll_wire::instant::FURTHEST;
 use thiserror::Error;
 
 use crate::lines::LineSplitter;
@@ -262,9 +263,6 @@ fn hashed(text: &str) -> u64 {
     text.hash(&mut hasher);
     hasher.finish()
 }
-
-/// Limit of instants, ns, so that the difference of two can't overflow.
-pub(crate) const FURTHEST: i64 = 4_000_000_000_000_000_000;
 
 /// Returns `at` plus `by` within bounds, because timestamps of a damaged file can be any number.
 fn later(at: i64, by: i64) -> i64 {

@@ -9,7 +9,7 @@ use plimsoll_model::{LoggedRequest, LoggedTurn};
 
 use super::order::{Within, order};
 use super::{Line, hashed, tokens, word};
-use crate::foreign::json::Json;
+use crate::results::json::Json;
 
 /// Limit of nested sub-agents: the deepest nesting of a document.
 const DEEPEST: usize = 64;

@@ -10,8 +10,8 @@ use plimsoll_model::{
     Manifest, RateCourse, RunState, TimeBase,
 };
 
-use crate::columns::Columns;
-use crate::findings::Findings;
+use plimsoll_measure::columns::Columns;
+use plimsoll_measure::findings::Findings;
 
 /// Start of the axis if the run has no wall clock (virtual time), because formats read an instant of 0 as "never".
 const EPOCH: i64 = 1_000_000_000;

@@ -7,10 +7,10 @@
 use plimsoll_model::{
     By, Doubt, Foreign, ForeignClock, ForeignPart, ForeignRow, ForeignStatistic, How, Outcome, Rank,
 };
+use plimsoll_wire::instant::{decimal_ns, iso_ns};
 
-use super::json::{self, Json, decimal_ns};
+use super::json::{self, Json};
 use super::{CUT, FileRead, ForeignError, failed, later, partial, said, signed_ns};
-use crate::instant::iso_ns;
 
 /// The metrics of a request, in the order of k6.
 const METRICS: [&str; 7] = [

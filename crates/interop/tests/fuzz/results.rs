@@ -1,6 +1,6 @@
 //! Result files of other load generators, of every kind, also if the first bytes belong to another kind.
 
-use plimsoll_wire::foreign::{ForeignFeed, assemble, sniff};
+use plimsoll_interop::results::{ForeignFeed, assemble, sniff};
 
 pub fn check(bytes: &[u8]) {
     let Some(kind) = sniff(bytes) else { return };

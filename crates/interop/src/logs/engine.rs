@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use plimsoll_model::{How, LoggedRequest};
+use plimsoll_wire::instant::days;
 
 use super::Line;
-use crate::instant::days;
 
 const S: i64 = 1_000_000_000;
 

@@ -4,7 +4,7 @@
 //! proves or cannot exclude. The order matters. A file is understood if its aggregates follow from the tool's definitions. Only
 //! then does a figure of ours describe the target and not the reader.
 //!
-//! Our metrics come from [`summary`](crate::summary), over attempts made of the rows. A file without timestamps has no
+//! Our metrics come from [`summary`](plimsoll_measure::summary), over attempts made of the rows. A file without timestamps has no
 //! order, so its figures have no interval and support no verdict.
 
 mod draws;
@@ -18,11 +18,11 @@ use plimsoll_model::{
 };
 use serde::Serialize;
 
-use crate::columns::{ABSENT, INFINITE};
-use crate::findings::{Estimate, Percentiles, Reading};
-use crate::summary::summarise;
 use draws::Python;
 pub use own::of_run;
+use plimsoll_measure::columns::{ABSENT, INFINITE};
+use plimsoll_measure::findings::{Estimate, Percentiles, Reading};
+use plimsoll_measure::summary::summarise;
 pub use proven::Proof;
 pub use recompute::{AggregateComparison, DifferingAggregate, ToolQuantity};
 
@@ -182,7 +182,7 @@ fn without_order(part: &ForeignPart) -> Vec<RecomputedMetric> {
 /// Returns the percentiles of values whose order is unknown.
 fn plain(metric: &str, sorted: &[i64]) -> Percentiles {
     let n = sorted.len() as u64;
-    let seconds = crate::order::seconds;
+    let seconds = plimsoll_measure::order::seconds;
     let at = |p: f64| {
         let rank = plimsoll_math::quantile::rank(sorted.len(), p);
         let value = sorted.get(rank.saturating_sub(1)).copied().unwrap_or(INFINITE);

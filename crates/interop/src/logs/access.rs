@@ -5,10 +5,11 @@
 //! was sent twice.
 
 use plimsoll_model::{How, LoggedRequest};
+use plimsoll_wire::instant::decimal_ns;
+use plimsoll_wire::instant::iso_ns;
 
 use super::{Line, generates, hashed, of_status, tokens, word};
-use crate::foreign::json::{Json, decimal_ns};
-use crate::instant::iso_ns;
+use crate::results::json::Json;
 
 /// Returns whether the line is in the combined format:
 /// `… [23/Nov/2026:03:43:43 +0000] "POST /v1/chat/completions HTTP/1.1" 200 …`

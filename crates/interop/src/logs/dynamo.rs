@@ -5,7 +5,7 @@
 use plimsoll_model::{How, LoggedRequest};
 
 use super::{Line, hashed, tokens, word};
-use crate::foreign::json::Json;
+use crate::results::json::Json;
 
 pub(super) fn line(at: u64, root: &Json<'_>, block_tokens: &mut u32) -> Line {
     match root.get("event_type").text() {

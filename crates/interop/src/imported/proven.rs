@@ -5,13 +5,13 @@
 
 use plimsoll_math::distance::{ks_p_value, ks_to_law};
 use plimsoll_math::quantile;
+use plimsoll_measure::say::{count, ms, percent};
 use plimsoll_model::{ForeignClock, ForeignDue, ForeignPart, ForeignProcess, How, Load};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::draws::Python;
 use super::{known_due, records};
-use crate::say::{count, ms, percent};
 
 /// An error that a file proves.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]

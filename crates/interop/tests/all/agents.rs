@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use plimsoll_interop::logs::spans::Spans;
 use plimsoll_model::trace::AttributeValue;
 use plimsoll_model::{LoggedRequest, RequestLog, TraceSpan};
-use plimsoll_wire::log::spans::Spans;
 use proptest::prelude::*;
 
 /// The predecessors and the duration of a call in its schedule.

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::FURTHEST;
+use plimsoll_wire::instant::{FURTHEST, decimal_ns};
 
 /// Limit of nesting, which bounds the stack; no result file reaches it.
 const DEPTH: usize = 96;
@@ -151,22 +151,6 @@ fn is_near(n: &i64) -> bool {
 
 fn whole(n: f64) -> Option<i64> {
     (n.is_finite() && n.abs() < 9.2e18).then_some(n.round() as i64)
-}
-
-/// Parses `1795404494.0524008` as ns; `None` if it has an exponent or is out of range.
-pub(crate) fn decimal_ns(text: &str) -> Option<i64> {
-    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
-    let (units, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    if !units.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) || units.is_empty() {
-        return None;
-    }
-    let units: i64 = units.parse().ok()?;
-    let mut ns = 0i64;
-    for i in 0..9 {
-        ns = ns * 10 + fraction.as_bytes().get(i).map_or(0, |b| i64::from(b - b'0'));
-    }
-    ns += i64::from(fraction.as_bytes().get(9).is_some_and(|b| *b >= b'5'));
-    units.checked_mul(1_000_000_000)?.checked_add(ns)?.checked_mul(sign)
 }
 
 struct Reader<'a> {

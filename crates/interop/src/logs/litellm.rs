@@ -4,10 +4,10 @@
 //! otherwise LiteLLM's id of this call.
 
 use plimsoll_model::{How, LoggedRequest};
+use plimsoll_wire::instant::iso_ns;
 
 use super::{Line, hashed, of_status, tokens, word};
-use crate::foreign::json::Json;
-use crate::instant::iso_ns;
+use crate::results::json::Json;
 
 /// Calls that generate: `acompletion`, `text_completion`, `aresponses`, `anthropic_messages`, `agenerate_content`.
 const GENERATES: [&str; 4] = ["completion", "responses", "messages", "generate"];
