@@ -42,6 +42,7 @@ pub fn render(finding: &TuneFinding) -> String {
     let mut failures = Vec::new();
     for one in &finding.settings {
         let place = match one.standing {
+            SettingPlace::Best | SettingPlace::Tied if finding.best().is_none() => "none",
             SettingPlace::Best => "best",
             SettingPlace::Tied => "tied",
             SettingPlace::Worse | SettingPlace::Failed => "worse",

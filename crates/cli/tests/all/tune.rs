@@ -80,7 +80,7 @@ fn the_faster_setting_is_best_and_a_killed_tuning_continues() {
     assert!((fast["cost"]["value"].as_f64().expect("a cost") / cost - 1.0).abs() < 1e-6, "{fast}");
 
     let name = |one: &Value| one["run"].as_str().expect("a run").to_owned();
-    assert_eq!((name(&slow), name(&fast)), ("01-rung1".to_owned(), "02-rung1-again1".to_owned()));
+    assert_eq!((name(&slow), name(&fast)), ("01-rung1".to_owned(), "02-rung1-again".to_owned()));
     let again = plimsoll(&["tune", "--resume", &run, "--format", "json"]);
     assert_eq!((again.code, again.json()), (0, found), "{}", again.stderr);
     let other = plimsoll(&[&args[..], &["--warm-up", "11"]].concat());
@@ -134,7 +134,7 @@ fn a_wrong_flag_is_named_before_a_server_starts() {
         let _ = std::fs::remove_dir_all(&run);
     }
     let none = plimsoll(&["tune", "--resume", &run]);
-    assert!(none.code == 2 && none.stderr.contains("no folder of plimsoll tune"), "{}", none.stderr);
+    assert!(none.code == 2 && none.stderr.contains("tune.json: there is no such file"), "{}", none.stderr);
     let plan =
         plimsoll(&["tune", "--launch", "x {port} {a} {b}", "--set", "a=1,2", "--set", "b=3,4", "--dry-run"]);
     assert!(plan.code == 0 && plan.stdout.contains("a=2 b=4: x '{port}' 2 4"), "{}", plan.stdout);

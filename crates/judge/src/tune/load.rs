@@ -24,10 +24,11 @@ const MOST_CONCURRENCY: u32 = 4096;
 const PLACES: u32 = 4;
 const PROOFS: u32 = 3;
 const PLACE_SHARE: f64 = 0.3;
-/// First placing load as a share of the capacity, and the factor while no load is too high, also if only a lower bound of the capacity
-/// is known.
+/// First placing load as a share of the capacity.
 const FIRST: f64 = 0.7;
+/// Factor between placing loads while no load is too high.
 const STRIDE: f64 = 1.4;
+/// This factor if only a lower bound of the capacity is known.
 const STRIDE_OPEN: f64 = 3.0;
 /// Loads of the proving levels as factors: the first under the middle of the bracket, then up or down.
 const UNDER: f64 = 0.9;

@@ -16,13 +16,9 @@ use crate::out;
 /// Name of the state file.
 const STATE: &str = "tune.json";
 
-/// Version of the layout of the state file.
-const SCHEMA: u32 = 1;
-
 /// The state of a tuning.
 #[derive(Serialize, Deserialize)]
 pub struct TuneState {
-    schema: u32,
     /// Command line without the program, for `--resume`.
     pub words: Vec<String>,
     /// Values that a continued tuning must repeat.
@@ -34,26 +30,14 @@ pub struct TuneState {
 
 impl TuneState {
     pub fn new(plan: &TunePlan, words: Vec<String>, nonce: u64) -> TuneState {
-        TuneState { schema: SCHEMA, words, identity: plan.identity.clone(), nonce, trials: Vec::new() }
+        TuneState { words, identity: plan.identity.clone(), nonce, trials: Vec::new() }
     }
 
     /// Reads the state of a folder.
     pub fn read(dir: &Path) -> Result<TuneState, Stop> {
         let path = dir.join(STATE);
-        let text = std::fs::read_to_string(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => {
-                Stop::usage(format!("{}: is no folder of plimsoll tune; it has no {STATE}", dir.display()))
-            }
-            _ => out::unread(path.display(), &e),
-        })?;
-        let state: TuneState =
-            serde_json::from_str(&text).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
-        match state.schema {
-            SCHEMA => Ok(state),
-            other => {
-                Err(Stop::usage(format!("{}: schema {other}; this version reads {SCHEMA}", path.display())))
-            }
-        }
+        let text = std::fs::read_to_string(&path).map_err(|e| out::unread(path.display(), &e))?;
+        serde_json::from_str(&text).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))
     }
 
     /// Returns whether a folder has a state.
@@ -87,12 +71,9 @@ impl TuneState {
 
 /// Returns a new name of a run folder; a measurement that was cut off keeps its folder.
 pub fn run_name(dir: &Path, setting: usize, rung: u32) -> String {
-    let name = |attempt: u32| match attempt {
-        1 => format!("{:02}-rung{}", setting + 1, rung + 1),
-        n => format!("{:02}-rung{}-again{}", setting + 1, rung + 1, n - 1),
-    };
+    let name = |n: usize| format!("{:02}-rung{}{}", setting + 1, rung + 1, "-again".repeat(n));
     let is_free = |name: &String| !dir.join(name).exists() && !log(dir, name).exists();
-    (1..).map(name).find(is_free).unwrap_or_default()
+    (0..).map(name).find(is_free).unwrap_or_default()
 }
 
 /// Returns the log of the server of a run.

@@ -71,7 +71,10 @@ fn tune(args: &TuneArgs, words: Vec<String>) -> Result<Exit, Stop> {
             _ => None,
         };
         let Some(trial) = trial else { break };
-        screen.say(&format!("  {name}: {}", outcome(&trial)));
+        screen.say(&match (&trial.load, &trial.why) {
+            (Some(load), _) => format!("  {name}: {}", figure::per_second(load.value)),
+            (None, why) => format!("  {name}: failed, {}", why.as_deref().unwrap_or_default()),
+        });
         state.trials.push(trial.clone());
         state.write(&dir)?;
         search.observe(trial);
@@ -98,12 +101,15 @@ fn open(args: &TuneArgs, plan: &TunePlan, words: Vec<String>) -> Result<(PathBuf
 fn announced(plan: &TunePlan, done: usize) -> String {
     let time = |stays: f64| figure::duration_ns(plan.spec.time_s(stays) * 1e9);
     let settings = figure::counted(plan.settings.len() as u64, "setting");
-    let line = format!(
-        "{settings}: about {} if half of them leave after each rung ({} to {}), without the starts of the server",
-        time(0.5),
-        time(0.0),
-        time(1.0)
-    );
+    let line = match time(0.0) == time(1.0) {
+        true => format!("{settings}: about {}, without the starts of the server", time(1.0)),
+        false => format!(
+            "{settings}: about {} if half of them leave after each rung ({} to {}), without the starts of the server",
+            time(0.5),
+            time(0.0),
+            time(1.0)
+        ),
+    };
     match done {
         0 => line,
         n => format!("{line}; {} made before", figure::counted(n as u64, "measurement")),
@@ -119,24 +125,13 @@ fn print_plan(plan: &TunePlan, format: OutputFormat) {
     match format {
         OutputFormat::Json => {
             let settings: Vec<_> = all.map(|i| json!({"name": plan.name(i), "launch": launch(i)})).collect();
-            let rungs: Vec<f64> =
-                (0..plan.spec.rungs).map(|rung| plan.spec.time(rung).as_secs_f64()).collect();
-            out::json(&json!({"settings": settings, "rung_s": rungs, "most_s": plan.spec.time_s(1.0)}));
+            out::json(&json!({"settings": settings, "most_s": plan.spec.time_s(1.0)}));
         }
         OutputFormat::Text => {
             out::line(&announced(plan, 0));
-            for rung in 0..plan.spec.rungs {
-                let time = figure::duration_ns(plan.spec.time(rung).0 as f64);
-                out::line(&format!("  rung {}: {time} per setting that is left", rung + 1));
-            }
             all.for_each(|i| out::line(&format!("  {}: {}", plan.name(i), launch(i))));
         }
     }
-}
-
-fn outcome(trial: &TuneTrial) -> String {
-    let failed = || format!("failed, {}", trial.why.as_deref().unwrap_or_default());
-    trial.load.map_or_else(failed, |load| figure::per_second(load.value))
 }
 
 fn finding(plan: &TunePlan, search: &TuneSearch, dir: &Path) -> TuneFinding {

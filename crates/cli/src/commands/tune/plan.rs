@@ -1,5 +1,7 @@
 //! The plan of a tuning: flags → settings, load and times, checked before a server starts.
 
+use std::collections::BTreeSet;
+
 use plimsoll_judge::cost::{Bill, EndpointPrice};
 use plimsoll_judge::tune::{TuneGoal, TuneSpec};
 use plimsoll_measure::findings::BudgetSpec;
@@ -122,37 +124,31 @@ fn address(text: &str, values: &[SetValue], port: &str) -> String {
 
 /// Checks that every placeholder has values and every name is used.
 fn check_names(words: &[String], args: &TuneArgs, sets: &[(String, Vec<String>)]) -> Result<(), Stop> {
-    let of_launch = words.iter().flat_map(|word| template::names(word)).collect::<Vec<_>>();
-    let of_url = template::names(&args.target.url);
-    let of_gpus = args.gpus.iter().flat_map(|gpus| template::names(gpus)).collect::<Vec<_>>();
+    let wrong = |line: String| Err(Stop::usage(line));
+    let launch: BTreeSet<String> = words.iter().flat_map(|word| template::names(word)).collect();
+    let url = template::names(&args.target.url);
+    let gpus = args.gpus.as_deref().map(template::names).unwrap_or_default();
     let known = |name: &String| name == PORT || sets.iter().any(|(set, _)| set == name);
-    for (flag, names) in
-        [("launch", &of_launch), ("url", &of_url.iter().cloned().collect()), ("gpus", &of_gpus)]
-    {
+    for (flag, names) in [("launch", &launch), ("url", &url), ("gpus", &gpus)] {
         if let Some(name) = names.iter().find(|name| !known(name)) {
-            let example = format!("add --set {name}=VALUE,VALUE");
-            return Err(Stop::usage(format!("--{flag}: {{{name}}} has no value; {example}")));
+            return wrong(format!("--{flag}: {{{name}}} has no value; add --set {name}=VALUE,VALUE"));
         }
     }
-    for (name, _) in sets {
-        if name == PORT {
-            return Err(Stop::usage(
-                "--set port: {port} is a free port; take another name, or a fixed --url",
-            ));
+    match sets.iter().map(|(name, _)| name).find(|name| !launch.contains(*name) && !url.contains(*name)) {
+        _ if sets.iter().any(|(name, _)| name == PORT) => {
+            wrong("--set port: {port} is a free port; take another name, or a fixed --url".into())
         }
-        if !of_launch.contains(name) && !of_url.contains(name) {
-            return Err(Stop::usage(format!(
-                "--set {name}: --launch has no {{{name}}}; write it where the value goes"
-            )));
+        Some(name) => {
+            wrong(format!("--set {name}: --launch has no {{{name}}}; write it where the value goes"))
         }
-    }
-    let launch_has = of_launch.iter().any(|name| name == PORT);
-    match (launch_has, of_url.contains(PORT)) {
-        (false, true) => Err(Stop::usage(
-            "--launch: has no {port}; write it where the server takes its port, or name the address with --url",
-        )),
-        (true, false) => Err(Stop::usage("--url: has no {port}, but --launch has; write it in both")),
-        _ => Ok(()),
+        None if url.contains(PORT) && !launch.contains(PORT) => wrong(
+            "--launch: has no {port}; write it where the server takes its port, or name the address with --url"
+                .into(),
+        ),
+        None if launch.contains(PORT) && !url.contains(PORT) => {
+            wrong("--url: has no {port}, but --launch has; write it in both".into())
+        }
+        None => Ok(()),
     }
 }
 

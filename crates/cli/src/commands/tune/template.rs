@@ -1,6 +1,6 @@
 //! The command of a server with its placeholders, and the combinations of their values.
 //!
-//! The command is split like a shell line, but no shell runs it: a stop must reach the server and not a shell in front of it.
+//! The command is split like a shell line, but no shell runs it, because a stop must reach the server itself.
 
 use std::collections::BTreeSet;
 
