@@ -46,6 +46,11 @@ impl Exporter {
         KNOWN.iter().find(|known| rows.iter().any(|row| begins(&row.name, known.proof)))
     }
 
+    /// Returns whether the exporter reports GPUs.
+    pub fn is_of_gpus(&self) -> bool {
+        self == &KNOWN[0] || self == &KNOWN[1]
+    }
+
     /// Returns whether the series describes the machine. Of the CPU times only the stolen time is used, because a machine
     /// has one series per core and mode.
     pub fn keeps(&self, row: &ExposedValue) -> bool {

@@ -26,6 +26,7 @@ use crate::exchange::exchange;
 use crate::exchange_watch::{OutgoingRequest, WholeAnswer};
 use crate::exporters::{self, Exporter};
 use crate::keeping::KeepaliveShared;
+use crate::nvml;
 use crate::pool::ConnectionPool;
 use crate::recording::AttemptEnding;
 use crate::stamp::SocketMeter;
@@ -97,6 +98,8 @@ enum Form {
     LlamaSlots,
     /// llama.cpp properties; scraped once, because they are constant.
     LlamaProps,
+    /// The NVIDIA driver of this machine, read without a request.
+    Nvml,
     /// A Prometheus server: the last scrapes of the targets that these matchers select.
     Prometheus {
         matchers: String,
@@ -111,7 +114,7 @@ impl Form {
             Form::SglangLoads => exposition::sglang_loads(body),
             Form::LlamaSlots => exposition::llamacpp_slots(body),
             Form::LlamaProps => exposition::llamacpp_props(body),
-            Form::Prometheus { .. } => Vec::new(),
+            Form::Prometheus { .. } | Form::Nvml => Vec::new(),
         })
     }
 }
@@ -144,9 +147,18 @@ impl MetricsPage {
         self
     }
 
-    /// Returns whether the page is of an exporter that was found beside the target.
+    /// Returns whether the page is of the target's machine: an exporter beside the target, or the driver.
     pub fn is_exporter(&self) -> bool {
-        self.exporter.is_some()
+        self.exporter.is_some() || self.is_driver()
+    }
+
+    fn is_of_gpus(&self) -> bool {
+        self.exporter.is_some_and(Exporter::is_of_gpus)
+    }
+
+    /// Returns whether the page is the NVIDIA driver of this machine.
+    pub(crate) fn is_driver(&self) -> bool {
+        self.form == Form::Nvml
     }
 
     /// Returns the matchers and names of a Prometheus query; `None` for other endpoints.
@@ -336,12 +348,21 @@ async fn discovered_at_each(target: &TargetSpec, ports: &[u16]) -> Vec<MetricsPa
 
 /// Returns the pages of the exporters that run on the target's machine at these ports.
 async fn exporters_beside(target: &TargetSpec, origin: &str, ports: &[u16]) -> Vec<MetricsPage> {
-    let at = exporters::sockets(origin, ports).await.into_iter().map(|socket| async move {
+    let sockets = exporters::sockets(origin, ports).await;
+    let is_here = sockets.first().is_some_and(|socket| socket.ip().is_loopback());
+    let at = sockets.into_iter().map(|socket| async move {
         let reader = page_beside(target, &format!("http://{socket}/metrics"))?;
         let exporter = Exporter::of(&reader.get(exporters::PATIENCE).await.ok()?)?;
         Some(MetricsPage { name: socket.to_string(), exporter: Some(exporter), ..reader.page })
     });
-    join_all(at).await.into_iter().flatten().collect()
+    let mut found: Vec<MetricsPage> = join_all(at).await.into_iter().flatten().collect();
+    // An exporter reports more than the driver.
+    if is_here && !found.iter().any(MetricsPage::is_of_gpus) && !nvml::rows().is_empty() {
+        let here = Target::new(&bare(target, origin), None).ok();
+        let page = here.map(|here| MetricsPage::new("the NVIDIA driver (NVML)".to_owned(), here, Form::Nvml));
+        found.extend(page.map(|page| MetricsPage { name: "nvml".to_owned(), ..page }));
+    }
+    found
 }
 
 /// Returns the reader of another port of the target's host, without keys; `None` if the URL is invalid.
