@@ -4,7 +4,7 @@
 //! change and decide nothing, because users feel latency and not watts. A figure that a side lacks has no row.
 
 use plimsoll_math::two_sample::mean_ratio;
-use plimsoll_measure::server_side::{GpuReport, ServerMoment};
+use plimsoll_measure::server_side::ServerMoment;
 
 use super::finding::{ArmFigure, ComparedFigure, Scale, WorseWay};
 use super::pairs::{FEWEST, LevelArm, LevelPair};
@@ -32,13 +32,12 @@ impl<'a> LoadRows<'a, '_> {
         let energy = self.sides(|arm, parts| {
             let watts = means(arm, parts, |moment| moment.power_w)?;
             let rates = finished(arm, parts, tokens);
-            // As in the run's own figure, other clients' tokens share the energy.
-            let whole = arm.server?.gpu.as_ref().and_then(of_run);
-            let all: Vec<f64> = watts.iter().zip(&rates).map(|(watts, rate)| watts / rate).collect();
-            let mean = watts.iter().sum::<f64>() / rates.iter().sum::<f64>();
-            let more = whole.map_or(1.0, |whole| whole / mean);
-            (all.iter().all(|joules| joules.is_finite()))
-                .then(|| all.iter().map(|joules| more * joules).collect())
+            let mut all: Vec<f64> = watts.iter().zip(&rates).map(|(watts, rate)| watts / rate).collect();
+            // The mean of the parts is the run's own figure, in which other clients' tokens share the energy.
+            let whole = arm.server?.gpu.as_ref()?.per_token.as_ref()?.seen()?.value;
+            let mean = all.iter().sum::<f64>() / all.len() as f64;
+            all.iter_mut().for_each(|joules| *joules *= whole / mean);
+            all.iter().all(|joules| joules.is_finite()).then_some(all)
         });
         let energy = energy.map(|sides| self.row("energy_per_token", WorseWay::Higher, sides));
         energy.into_iter().chain(GAUGES.iter().filter_map(gauge)).collect()
@@ -72,10 +71,6 @@ impl<'a> LoadRows<'a, '_> {
         }
         row
     }
-}
-
-fn of_run(gpu: &GpuReport) -> Option<f64> {
-    gpu.per_token.as_ref()?.seen().map(|seen| seen.value)
 }
 
 /// Returns the mean of a gauge in equal parts of the level's window; `None` if a part has none.

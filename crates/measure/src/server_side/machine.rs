@@ -247,14 +247,18 @@ fn limited(server: &ServerSide, from: At, to: At) -> BTreeMap<String, f64> {
         };
         devices.clone().filter_map(share).reduce(f64::max)
     };
+    let told = |signal| {
+        let mean = |device| server.gauge_of_device(device, signal)?.mean(from, to);
+        devices.clone().filter_map(mean).reduce(f64::max)
+    };
     let mut limited: BTreeMap<String, f64> = BTreeMap::new();
     for (name, bits) in LIMITS {
-        let counter = match name {
-            "power" => counted(Signal::ThrottledPower),
-            "heat" => counted(Signal::ThrottledThermal),
+        let other = match name {
+            "power" => counted(Signal::ThrottledPower).or_else(|| told(Signal::PowerLimited)),
+            "heat" => counted(Signal::ThrottledThermal).or_else(|| told(Signal::HeatLimited)),
             _ => None,
         };
-        limited.extend(by_reason(bits).or(counter).map(|share| (name.to_owned(), share)));
+        limited.extend(by_reason(bits).or(other).map(|share| (name.to_owned(), share)));
     }
     limited
 }
@@ -370,6 +374,16 @@ mod tests {
         let limited = limited(&server, At(0), At(60 * S));
         let of = |cause: &str| limited.get(cause).copied();
         assert_eq!((of("power"), of("heat"), of("hardware slowdown")), (Some(0.25), Some(1.0), Some(0.0)));
+        let amd = read(
+            60,
+            &[
+                ("gpu_violation_ppt_residency_percentage", "gpu_id=0", &|s| if s < 30 { 50.0 } else { 0.0 }),
+                ("gpu_violation_socket_thermal_residency_percentage", "gpu_id=0", &|_| 5.0),
+                ("gpu_violation_hbm_thermal_residency_percentage", "gpu_id=0", &|_| 20.0),
+            ],
+        );
+        let shares = super::limited(&amd, At(0), At(60 * S));
+        assert_eq!((shares["power"], shares["heat"]), (0.25, 0.2));
         let gib = 1_073_741_824.0;
         assert_eq!(memory(&server, At(0), At(60 * S)), (Some(3.0 * gib), Some(4.0 * gib)));
     }

@@ -173,6 +173,10 @@ signals! {
     ThrottledThermal = "throttled_thermal", Counter, Sum, "s";
     /// Bit mask of the reasons for a lower clock, as NVML's `nvmlClocksEventReasons`.
     ClockReasons = "clock_reasons", Gauge, Union, "bits";
+    /// Share of time in which the power limit lowers the clock.
+    PowerLimited = "power_limited", Gauge, Max, "fraction";
+    /// Share of time in which heat lowers the clock: of the chip, its memory or its voltage regulators, the largest.
+    HeatLimited = "heat_limited", Gauge, Max, "fraction";
     /// Number of the last XID error; 0 if there is none.
     Xid = "xid", Gauge, Max, "code";
     /// CPU time that the hypervisor gave to other machines, summed over cores.
