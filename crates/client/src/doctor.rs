@@ -45,8 +45,18 @@ pub fn check(connections: Option<u32>) -> Vec<DoctorFinding> {
         cores(),
     ];
     findings.extend(governor());
+    findings.push(gpus());
     findings.push(pacer());
     findings
+}
+
+/// Reports the GPUs that the driver of this machine shows; none is no problem, because most endpoints are on other machines.
+fn gpus() -> DoctorFinding {
+    let found = match crate::nvml::gpus() {
+        0 => "no NVML on this machine: metrics of GPUs come from an exporter".to_owned(),
+        n => format!("NVML reports {n} GPUs on this machine"),
+    };
+    finding("gpus", CheckSeverity::Good, found, "")
 }
 
 fn finding(check: &'static str, severity: CheckSeverity, found: String, fix: &str) -> DoctorFinding {

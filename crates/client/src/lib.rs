@@ -12,7 +12,7 @@
 //!   [`task_pool`], [`flight`];
 //! - one level: [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`],
 //!   [`live`], [`sink`], [`client`];
-//! - other traffic: [`mod@probe`], [`fallback`]; metrics endpoints: [`pages`], [`told`], [`scrape`], `foreign` and
+//! - other traffic: [`mod@probe`], [`fallback`]; metrics endpoints: [`pages`], `exporters`, `nvml`, [`told`], [`scrape`], `foreign` and
 //!   [`targets`] (scraped by Prometheus), [`pushed`], [`measured`] (pushed by OpenTelemetry); [`doctor`], [`clock_error`];
 //!   [`post`], [`sign`]; [`histogram`].
 
@@ -60,9 +60,11 @@ pub mod sink;
 
 pub mod doctor;
 mod each;
+mod exporters;
 pub mod fallback;
 mod foreign;
 pub mod measured;
+mod nvml;
 pub mod pages;
 pub mod probe;
 pub mod pushed;

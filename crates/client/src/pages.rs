@@ -3,15 +3,15 @@
 //! Discovery sends requests only to a host that the user named. It follows no redirect and sends keys to the target's host
 //! only. Other ports of that host may belong to other services. Discovery tries one only if the target reports on its own
 //! port that it is Triton, whose metrics are on another port. It sends no keys there, and accepts the result only if it is
-//! Triton and lists the model. A URL that ends with `/api/v1/query` is a Prometheus server, and the metrics of its targets
-//! are read ([`crate::targets`]). GPU exporters have no port that could be derived from a target, so they must be
-//! configured.
+//! Triton and lists the model. Exporters of the machine are the other exception ([`crate::exporters`]). A URL that ends with `/api/v1/query` is a Prometheus server, and the metrics of its targets
+//! are read ([`crate::targets`]).
 
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use futures_util::future::{join, join_all};
 use futures_util::stream::{StreamExt, TryStreamExt};
 use http::Uri;
 use plimsoll_model::{Protocol, Span};
@@ -24,7 +24,9 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use crate::clock::Clock;
 use crate::exchange::exchange;
 use crate::exchange_watch::{OutgoingRequest, WholeAnswer};
+use crate::exporters::{self, Exporter};
 use crate::keeping::KeepaliveShared;
+use crate::nvml;
 use crate::pool::ConnectionPool;
 use crate::recording::AttemptEnding;
 use crate::stamp::SocketMeter;
@@ -96,6 +98,8 @@ enum Form {
     LlamaSlots,
     /// llama.cpp properties; scraped once, because they are constant.
     LlamaProps,
+    /// The NVIDIA driver of this machine, read without a request.
+    Nvml,
     /// A Prometheus server: the last scrapes of the targets that these matchers select.
     Prometheus {
         matchers: String,
@@ -110,7 +114,7 @@ impl Form {
             Form::SglangLoads => exposition::sglang_loads(body),
             Form::LlamaSlots => exposition::llamacpp_slots(body),
             Form::LlamaProps => exposition::llamacpp_props(body),
-            Form::Prometheus { .. } => Vec::new(),
+            Form::Prometheus { .. } | Form::Nvml => Vec::new(),
         })
     }
 }
@@ -123,11 +127,17 @@ pub struct MetricsPage {
     pub url: String,
     /// Scrape interval of Prometheus; `None` if the endpoint is scraped directly.
     pub cadence: Option<Span>,
+    /// Exporter that was found beside the target; `None` for the metrics of a server.
+    pub(crate) exporter: Option<&'static Exporter>,
     target: Target,
     form: Form,
 }
 
 impl MetricsPage {
+    fn new(url: String, target: Target, form: Form) -> MetricsPage {
+        MetricsPage { name: String::new(), url, cadence: None, exporter: None, target, form }
+    }
+
     /// Restricts a Prometheus query to series whose names match this expression.
     #[must_use]
     pub fn of_names(mut self, only: &str) -> MetricsPage {
@@ -135,6 +145,20 @@ impl MetricsPage {
             only.clone_into(names);
         }
         self
+    }
+
+    /// Returns whether the page is of the target's machine: an exporter beside the target, or the driver.
+    pub fn is_exporter(&self) -> bool {
+        self.exporter.is_some() || self.is_driver()
+    }
+
+    fn is_of_gpus(&self) -> bool {
+        self.exporter.is_some_and(Exporter::is_of_gpus)
+    }
+
+    /// Returns whether the page is the NVIDIA driver of this machine.
+    pub(crate) fn is_driver(&self) -> bool {
+        self.form == Form::Nvml
     }
 
     /// Returns the matchers and names of a Prometheus query; `None` for other endpoints.
@@ -214,7 +238,7 @@ pub fn kept(target: &TargetSpec, names: &str) -> Result<Vec<RangeSeries>, String
 fn asked(spec: &TargetSpec) -> Result<(LocalRuntime, MetricsPage), String> {
     let target = Target::new(spec, None).map_err(|e| e.to_string())?;
     let url = spec.url.clone();
-    let page = MetricsPage { name: String::new(), url, cadence: None, target, form: Form::Text };
+    let page = MetricsPage::new(url, target, Form::Text);
     Ok((runtime().map_err(|e| e.to_string())?, page))
 }
 
@@ -229,7 +253,8 @@ fn found(target: &TargetSpec, spec: &ScrapeSpec, asks: bool) -> Result<Vec<PageA
             match spec.pages.is_empty() {
                 false => named(&target, &spec.pages, asks).await,
                 true if spec.discover => {
-                    Ok(discovered_at_each(&target).await.into_iter().map(|page| (page, None)).collect())
+                    let found = discovered_at_each(&target, &spec.ports).await;
+                    Ok(found.into_iter().map(|page| (page, None)).collect())
                 }
                 true => Ok(Vec::new()),
             }
@@ -282,7 +307,7 @@ fn written(
         }
         _ => Form::Text,
     };
-    Ok(MetricsPage { name, url: url.to_owned(), cadence: None, target: at, form })
+    Ok(MetricsPage { name, ..MetricsPage::new(url.to_owned(), at, form) })
 }
 
 /// Scrapes the endpoint once if `asks` is set. A Prometheus is always queried, because its scrape interval is needed.
@@ -296,19 +321,53 @@ async fn answer(page: &mut MetricsPage, asks: bool) -> Result<(), Unread> {
     Ok(())
 }
 
-/// Discovers the metrics endpoints of all targets; with several targets each is named by host and port.
-async fn discovered_at_each(target: &TargetSpec) -> Vec<MetricsPage> {
+/// Discovers the metrics endpoints of all targets, and the exporters of their machines at these ports. Several endpoints are named
+/// by host and port.
+async fn discovered_at_each(target: &TargetSpec, ports: &[u16]) -> Vec<MetricsPage> {
     let mut origins: Vec<String> = target.urls().filter_map(|url| origin(url)).collect();
     let mut seen = HashSet::new();
     origins.retain(|origin| seen.insert(origin.clone()));
-    let several = origins.len() > 1;
     let each = origins.iter().map(|origin| async move {
-        let mut pages = discovered(target, origin).await;
-        let host = origin.split_once("://").map_or(origin.as_str(), |(_, host)| host);
-        pages.iter_mut().filter(|_| several).for_each(|page| host.clone_into(&mut page.name));
-        pages
+        let (own, exporters) =
+            join(discovered(target, origin), exporters_beside(target, origin, ports)).await;
+        (origin, own, exporters)
     });
-    futures_util::stream::iter(each).buffered(AT_ONCE).concat().await
+    let found: Vec<_> = futures_util::stream::iter(each).buffered(AT_ONCE).collect().await;
+    let several = origins.len() > 1 || found.iter().any(|(_, _, exporters)| !exporters.is_empty());
+    let (mut servers, mut machines) = (Vec::new(), Vec::new());
+    for (origin, own, exporters) in found {
+        let host = origin.split_once("://").map_or(origin.as_str(), |(_, host)| host);
+        let name = if several { host } else { "" };
+        servers.extend(own.into_iter().map(|page| MetricsPage { name: name.to_owned(), ..page }));
+        // Several targets of one machine share its exporters.
+        machines.extend(exporters.into_iter().filter(|page| seen.insert(page.url.clone())));
+    }
+    servers.extend(machines);
+    servers
+}
+
+/// Returns the pages of the exporters that run on the target's machine at these ports.
+async fn exporters_beside(target: &TargetSpec, origin: &str, ports: &[u16]) -> Vec<MetricsPage> {
+    let sockets = exporters::sockets(origin, ports).await;
+    let is_here = sockets.first().is_some_and(|socket| socket.ip().is_loopback());
+    let at = sockets.into_iter().map(|socket| async move {
+        let reader = page_beside(target, &format!("http://{socket}/metrics"))?;
+        let exporter = Exporter::of(&reader.get(exporters::PATIENCE).await.ok()?)?;
+        Some(MetricsPage { name: socket.to_string(), exporter: Some(exporter), ..reader.page })
+    });
+    let mut found: Vec<MetricsPage> = join_all(at).await.into_iter().flatten().collect();
+    // An exporter reports more than the driver.
+    if is_here && !found.iter().any(MetricsPage::is_of_gpus) && !nvml::rows().is_empty() {
+        let here = Target::new(&bare(target, origin), None).ok();
+        let page = here.map(|here| MetricsPage::new("the NVIDIA driver (NVML)".to_owned(), here, Form::Nvml));
+        found.extend(page.map(|page| MetricsPage { name: "nvml".to_owned(), ..page }));
+    }
+    found
+}
+
+/// Returns the reader of another port of the target's host, without keys; `None` if the URL is invalid.
+fn page_beside(target: &TargetSpec, url: &str) -> Option<MetricsPageReader> {
+    MetricsPageReader::at(&bare(target, url), Form::Text)
 }
 
 /// Discovers the metrics endpoints of one target's host.
@@ -359,10 +418,7 @@ async fn tritons_beside(target: &TargetSpec, origin: &str, above: u16) -> Option
     let uri: Uri = origin.parse().ok()?;
     let beside = uri.port_u16().and_then(|port| port.checked_add(above)).filter(|port| *port != TRITON_PORT);
     for port in beside.into_iter().chain([TRITON_PORT]) {
-        let looker = MetricsPageReader::at(
-            &bare(target, &format!("http://{}:{port}/metrics", uri.host()?)),
-            Form::Text,
-        )?;
+        let looker = page_beside(target, &format!("http://{}:{port}/metrics", uri.host()?))?;
         if looker.get(PATIENCE).await.is_ok_and(|rows| is_tritons(&rows, target.model.as_deref())) {
             return Some(looker.page);
         }
@@ -430,10 +486,7 @@ impl MetricsPageReader {
     /// Returns the scraper of an endpoint that may not exist; `None` if the URL is invalid.
     fn at(spec: &TargetSpec, form: Form) -> Option<MetricsPageReader> {
         let target = Target::new(spec, None).ok()?;
-        Some(MetricsPageReader::new(
-            MetricsPage { name: String::new(), url: spec.url.clone(), cadence: None, target, form },
-            Clock::start(),
-        ))
+        Some(MetricsPageReader::new(MetricsPage::new(spec.url.clone(), target, form), Clock::start()))
     }
 
     pub(crate) fn new(page: MetricsPage, clock: Clock) -> MetricsPageReader {

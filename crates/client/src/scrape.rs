@@ -12,6 +12,7 @@ use tokio::runtime::LocalRuntime;
 
 use crate::clock::Clock;
 use crate::each::{DuePages, ScrapeSchedule};
+use crate::nvml;
 use crate::pages::{MetricsPage, MetricsPageReader, PATIENCE, runtime};
 use crate::targets::PrometheusSource;
 use crate::told::{PageLogState, ScrapeLog};
@@ -70,10 +71,14 @@ impl Scraper {
             let Ok(runtime) = runtime() else { return };
             let pages = runtime.block_on(async {
                 let several = pages.iter().any(|page| !page.name.is_empty());
-                let new = |(number, page): (usize, MetricsPage)| {
-                    Source::new(page, clock, (several, several || number == 0), knows)
+                let mut marked: Vec<String> = Vec::new();
+                // Of several endpoints of one server, the first marks the scrapes.
+                let new = |page: MetricsPage| {
+                    let marks = !marked.contains(&page.name);
+                    marked.push(page.name.clone());
+                    Source::new(page, clock, (several, marks), knows)
                 };
-                pages.into_iter().enumerate().map(new).collect::<Vec<_>>()
+                pages.into_iter().map(new).collect::<Vec<_>>()
             });
             Rounds { runtime, pages, every: at_least_a_millisecond(every), clock, rows }.go(asked, told);
         })
@@ -229,7 +234,11 @@ impl Source {
         let looker = MetricsPageReader::new(page, clock);
         match looker.page.asks_prometheus() {
             Some(_) => Source::Targets(PrometheusSource::new(looker, knows)),
-            None => Source::Page(looker, PageLogState::new((name, marks), knows)),
+            None => {
+                let mut log = PageLogState::new((name, marks), knows);
+                log.exporter = looker.page.exporter;
+                Source::Page(looker, log)
+            }
         }
     }
 
@@ -270,6 +279,11 @@ impl Source {
         };
         if looker.page.is_constant() && told.scrapes > 0 {
             return;
+        }
+        if looker.page.is_driver() {
+            let asked = clock.now();
+            let found = nvml::rows();
+            return told.tell(At(asked.0 + (clock.now() - asked).0 / 2), found, rows);
         }
         let asked = clock.now();
         let found = looker.body(patience).await;

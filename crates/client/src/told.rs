@@ -12,6 +12,7 @@ use std::sync::Arc;
 use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, page};
 use plimsoll_wire::exposition::{self, ExposedValue};
 
+use crate::exporters::Exporter;
 use crate::shared::{MOST_SERIES, PageSample, PageShape, SeriesInterner};
 
 /// Scrapes between two rows of an unused name.
@@ -56,6 +57,8 @@ pub(crate) struct PageLogState {
     /// Set if this endpoint records the scrape marks. Of several endpoints of one server, the first does.
     pub marks: bool,
     knows: fn(&str) -> bool,
+    /// Exporter of the machine: of its many series only the used ones are recorded.
+    pub exporter: Option<&'static Exporter>,
     pub scrapes: u64,
     series: HashMap<(String, String), Last>,
     /// Text of the last scrape, if whole scrapes are received.
@@ -106,7 +109,8 @@ struct Last {
 impl PageLogState {
     pub fn new((name, marks): (Option<String>, bool), knows: fn(&str) -> bool) -> PageLogState {
         let (series, order) = (HashMap::new(), SeriesOrder::default());
-        PageLogState { name, marks, knows, scrapes: 0, series, shape: None, order, shown: None }
+        let (exporter, scrapes, shape, shown) = (None, 0, None, None);
+        PageLogState { name, marks, knows, exporter, scrapes, series, shape, order, shown }
     }
 
     /// Discards the last values, as if they were never received.
@@ -193,7 +197,10 @@ impl PageLogState {
         // The reader has already cut the longest expositions.
         let mut all = found.len();
         let is_cut = all >= exposition::MOST_ROWS;
-        if all > MOST_SERIES {
+        if let Some(exporter) = self.exporter {
+            found.retain(|row| (self.knows)(&row.name) && exporter.keeps(row));
+        }
+        if found.len() > MOST_SERIES {
             found.retain(|row| (self.knows)(&row.name));
         }
         if is_cut || found.len() > MOST_SERIES {

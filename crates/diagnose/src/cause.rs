@@ -149,6 +149,8 @@ causes! {
     LockContention,
     /// Intermittent load of another tenant on the same machine.
     NoisyNeighbour,
+    /// Power or heat lowers the clock of the GPU for periods; detected only if its clock was read.
+    GpuLimited,
 }
 
 impl Cause {
@@ -200,6 +202,7 @@ impl Cause {
             | Cause::CpuThrottling
             | Cause::HostContention
             | Cause::NoisyNeighbour
+            | Cause::GpuLimited
             | Cause::DependencyTail
             | Cause::StreamDisconnect
             | Cause::EngineCrash

@@ -148,6 +148,12 @@ facts! {
     GpuIdle,
     /// The memory bandwidth of the GPU is nearly saturated.
     MemoryBusy,
+    /// A CPU quota stops a container in the seconds in which tokens are slow.
+    QuotaStops,
+    /// Processes of the machine wait, or CPUs are stolen, in the seconds in which tokens are slow.
+    HostWaits,
+    /// The clock of a GPU is lower in the seconds in which tokens are slow.
+    GpuClockFalls,
     /// Timeline: the devices communicate instead of computing.
     DeviceExchange,
     /// Timeline: the device waits for its host.

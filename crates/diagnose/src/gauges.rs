@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use plimsoll_model::{At, Level, Span, split_labels};
 
 use super::RunData;
-use plimsoll_measure::server_side::{Buckets, GaugeSeries, ObservedReplica, ServerSide, Signal};
+use plimsoll_measure::server_side::{Buckets, GaugeSeries, ObservedReplica, ServerSide, Signal, machine};
 
 /// The server's signals over one level.
 #[derive(Clone, Debug)]
@@ -23,6 +23,15 @@ pub struct LevelGauges {
     stands_from: At,
     /// Maximum number of running sequences over all replicas; `None` if not reported.
     pub max_seqs: Option<f64>,
+}
+
+/// A figure of the machine between two scrapes.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(crate) struct CounterStep {
+    /// Start in s since the start of the level.
+    pub from_s: f64,
+    pub to_s: f64,
+    pub value: f64,
 }
 
 /// Number of parts of an interval in which replicas are compared. A minute with a scrape every 15 s has one scrape in
@@ -337,6 +346,56 @@ impl LevelGauges {
         let active = self.side.gauge(Signal::DramActive)?;
         let running = self.side.gauge(Signal::Running)?;
         active.mean_given(self.from, self.to, &running, |n| n > 0.5)
+    }
+
+    /// Returns the increase per second of a counter of the machine, between scrapes.
+    pub(crate) fn counter_steps(&self, signal: Signal) -> Vec<CounterStep> {
+        self.steps(|from, to| {
+            let gained = self.side.gained(signal, from, to)?;
+            let value = gained.value / (gained.to - gained.from).as_secs_f64();
+            Some((gained.from, gained.to, value))
+        })
+    }
+
+    /// Returns the share of its periods in which a CPU quota stopped each container. An exporter may refresh these counters rarely, so
+    /// an interval ends when the number of periods has changed.
+    pub(crate) fn containers(&self) -> Vec<(String, Vec<CounterStep>)> {
+        let of = |(number, host): (usize, &ObservedReplica)| {
+            let gained = |signal, from, to| self.side.gained_of_host(number, signal, from, to);
+            let mut begun: Option<At> = None;
+            let mut stopped = 0.0;
+            let steps = self.steps(|from, to| {
+                let periods = gained(Signal::QuotaPeriods, from, to)?;
+                stopped += gained(Signal::QuotaThrottled, from, to).map_or(0.0, |gained| gained.value);
+                let from = *begun.get_or_insert(periods.from);
+                (periods.value > 0.0).then(|| {
+                    begun = None;
+                    (from, periods.to, std::mem::take(&mut stopped) / periods.value)
+                })
+            });
+            (!steps.is_empty()).then(|| (machine::container(&host.labels), steps))
+        };
+        self.side.hosts().iter().enumerate().filter_map(of).collect()
+    }
+
+    /// Returns the loss of the slowest GPU's clock against its highest, between scrapes.
+    pub(crate) fn clock_loss(&self) -> Vec<CounterStep> {
+        let Some(clock) = self.side.gauge(Signal::SmClock) else { return Vec::new() };
+        let Some(most) = clock.max(self.from, self.to).filter(|most| *most > 0.0) else { return Vec::new() };
+        self.steps(|from, to| Some((from, to, 1.0 - clock.mean(from, to)? / most)))
+    }
+
+    /// Returns the steps of a figure over the level, one per scrape interval and at least a second long.
+    fn steps(&self, mut of: impl FnMut(At, At) -> Option<(At, At, f64)>) -> Vec<CounterStep> {
+        let width = self.cadence_s().unwrap_or(1.0).max(1.0);
+        let parts = (self.seconds() / width) as usize;
+        let at = |n: usize| self.from + Span::from_secs_f64(width * n as f64);
+        let since = |at: At| (at - self.from).as_secs_f64();
+        let step = |n| of(at(n), at(n + 1));
+        (0..parts)
+            .filter_map(step)
+            .map(|(from, to, value)| CounterStep { from_s: since(from), to_s: since(to), value })
+            .collect()
     }
 
     /// Returns the mean wait in s from the queue-time histogram.

@@ -21,6 +21,8 @@ mod drafts;
 mod inside;
 #[path = "all/loads.rs"]
 mod loads;
+#[path = "all/machine.rs"]
+mod machine;
 #[path = "all/misdiagnoses.rs"]
 mod misdiagnoses;
 #[path = "all/network.rs"]

@@ -2,7 +2,7 @@
 
 use plimsoll_model::{
     Answer, At, Attempt, Broken, By, EndedBy, Event, EventKind, GeneratorHealth, How, Level, Load, Manifest,
-    Outcome, RateCourse, SizeUnit, Span, StampSource, Tokens, TokensRule,
+    Outcome, RateCourse, Sample, SizeUnit, Span, StampSource, Tokens, TokensRule,
 };
 use serde_json::json;
 
@@ -123,4 +123,23 @@ pub fn manifest(levels: Vec<Level>) -> Manifest {
         "levels": levels, "findings": null
     }))
     .expect("a manifest")
+}
+
+/// Returns scrapes of the DCGM exporter, one a second: a GPU that draws this power and uses this memory.
+pub fn gpu(seconds: i64, watts: f64, gib: f64) -> Vec<Sample> {
+    let of = |s: i64| {
+        let row = |name: &str, value: f64| Sample {
+            at: At(s * 1_000 * MS),
+            source: "gpu".into(),
+            name: name.into(),
+            labels: "UUID=GPU-1,gpu=0".into(),
+            value,
+        };
+        [
+            row("DCGM_FI_DEV_POWER_USAGE", watts),
+            row("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e3 * watts * s as f64),
+            row("DCGM_FI_DEV_FB_USED", 1024.0 * gib),
+        ]
+    };
+    (0..=seconds).flat_map(of).collect()
 }

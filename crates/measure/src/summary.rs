@@ -422,6 +422,10 @@ fn rates(
         }),
         good_share: budget.filter(|_| to > from).map(|_| share_over(&good, |good| *good, SHARE_BATCHES)),
         output_tokens_per_s: any_tokens.then(|| tokens(rate(&output))),
+        good_output_tokens_per_s: budget.filter(|_| any_tokens).map(|_| {
+            let rows = (from..to).zip(&good).filter(|(_, good)| **good);
+            tokens(per_second(rows.map(|(i, _)| (columns.due[i], output(i))), (start, stop), to - from))
+        }),
         input_tokens_per_s: (!items).then(|| rate(&input)),
         items_per_s: items.then(|| rate(&input)),
         total_tokens_per_s: any_tokens.then(|| tokens(rate(&|i| input(i) + output(i)))),

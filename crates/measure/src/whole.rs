@@ -154,7 +154,9 @@ fn observed_rows(
         observed.push(seen);
         rows.push(LevelRows { level, columns, window });
     }
-    (analyse_observed(&observed, spec), rows)
+    let mut findings = analyse_observed(&observed, spec);
+    findings.server = report(&findings.levels, samples);
+    (findings, rows)
 }
 
 /// Passes every level that counts with its records to `take`.

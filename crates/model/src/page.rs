@@ -56,9 +56,14 @@ pub fn sample(
     Sample { at, source: source(name).into(), name: name.into(), labels: labels.into(), value }
 }
 
-/// Returns the source of a metric: GPU exporters are a separate source.
+/// Returns the source of a metric: exporters of GPUs, and of a machine and its containers, are separate sources.
 pub fn source(name: &str) -> &'static str {
-    if name.starts_with("DCGM_") { "gpu" } else { "server" }
+    let begins = |with: &[&str]| with.iter().any(|begin| name.starts_with(begin));
+    match () {
+        () if begins(&["DCGM_", "gpu_", "amd_gpu_", "nvml_"]) => "gpu",
+        () if begins(&["node_", "container_"]) => "host",
+        () => "server",
+    }
 }
 
 /// Returns labels in the format of a run, with the endpoint's name if it has one. An exposed label `source` is renamed

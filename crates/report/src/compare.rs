@@ -183,6 +183,9 @@ fn is_shown(row: &ComparedFigure) -> bool {
         }
         false => matches!(row.verdict, ChangeVerdict::NoChange | ChangeVerdict::Inconclusive),
     };
+    if row.metric == "energy_per_token" {
+        return row.effect.is_some();
+    }
     !silent || row.primary && matches!(row.statistic.as_str(), "p50" | "p99" | "rate")
 }
 
@@ -242,7 +245,11 @@ fn value(row: &ComparedFigure, side: &ArmFigure) -> String {
         return if row.statistic == "per request" { String::new() } else { "–".to_owned() };
     };
     match row.metric.as_str() {
-        "error_rate" => figure::percent(value),
+        "error_rate" | "sm_active" | "dram_active" => figure::percent(value),
+        "gpu_power" => format!("{} W", figure::number(value)),
+        "energy_per_token" => format!("{} J", figure::number(value)),
+        "gpu_memory" => format!("{} GiB", figure::number(value / 1_073_741_824.0)),
+        "sm_clock" => format!("{} MHz", figure::number(value / 1e6)),
         _ if row.statistic == "rate" => figure::per_second(value),
         _ => words::time(value),
     }

@@ -13,7 +13,7 @@ pub(crate) fn fill(document: &mut Document, found: &CostFinding, findings: &Find
     rows(found, findings).into_iter().for_each(|row| table.row(row));
     document.section(title(&found.bill), |section| {
         section.table(table);
-        section.list(sessions(found).into_iter().chain(missing(found)));
+        section.list(sessions(found).into_iter().chain(energy(findings)).chain(missing(found)));
     });
 }
 
@@ -65,6 +65,16 @@ fn sessions(cost: &CostFinding) -> Vec<String> {
         Some(format!("A session: {} at the load of level {}.", cell(reading), level.level))
     };
     cost.levels.iter().filter_map(of_level).collect()
+}
+
+/// Returns the energy per token at each level with a GPU exporter, because a price per hour contains no energy.
+fn energy(findings: &Findings) -> Vec<String> {
+    let levels = findings.server.iter().flat_map(|server| &server.levels);
+    let of_level = |level: &plimsoll_measure::server_side::LevelReport| {
+        let joules = crate::server::joules(level.gpu.as_ref()?);
+        (!joules.is_empty()).then(|| format!("Energy at level {}: {}.", level.level, joules.join(", ")))
+    };
+    levels.filter_map(of_level).collect()
 }
 
 /// Returns the reason for a missing cost at a budget limit.

@@ -2,7 +2,8 @@
 //!
 //! A table was rejected, because half of the figures are unknown on most servers, and sentences need no columns of dashes.
 
-use plimsoll_measure::server_side::{LevelReport, ServerReport};
+use plimsoll_measure::findings::Reading;
+use plimsoll_measure::server_side::{GpuReport, HostReport, LevelReport, ServerReport};
 
 use crate::{figure, words};
 
@@ -26,6 +27,7 @@ pub(crate) fn lines(told: &ServerReport, shown: &[u32]) -> Vec<String> {
         lines.push(format!("{which}{}", queue(level)));
         lines.push(engine(level));
         lines.extend(gpu(level));
+        lines.extend(level.host.as_ref().and_then(host));
     }
     lines.extend(told.notes.iter().map(|note| words::sentence(note)));
     lines
@@ -99,11 +101,63 @@ fn gpu(level: &LevelReport) -> Option<String> {
         share("memory active", level.dram_active),
         share("utilisation (lags, no measure of load)", level.gpu_utilisation),
         level.sm_clock_min.map(|hz| format!("lowest clock {} MHz", figure::number(hz / 1e6))),
-        level.power_w.map(|watts| format!("{} W", figure::number(watts))),
-        level.joules_per_token.map(|joules| format!("{} J per output token", figure::number(joules))),
+    ]
+    .into_iter()
+    .flatten()
+    .chain(level.gpu.iter().flat_map(energy))
+    .collect();
+    let many = level.gpu.as_ref().filter(|gpu| gpu.gpus > 1);
+    let head = many.map_or("GPU".to_owned(), |gpu| format!("All {} GPUs of the host", gpu.gpus));
+    (!parts.is_empty()).then(|| format!("{head}: {}", parts.join(" · ")))
+}
+
+/// Returns power, energy, memory and limits.
+fn energy(gpu: &GpuReport) -> Vec<String> {
+    let bytes = |bytes: f64| format!("{} GiB", figure::number(bytes / 1_073_741_824.0));
+    let memory = gpu.memory_max.map(|most| {
+        let of = gpu.memory_of.map_or(String::new(), |of| format!(" of {}", bytes(of)));
+        format!("memory at most {}{of}", bytes(most))
+    });
+    let limited = gpu.limited.iter().filter(|limit| *limit.1 > 0.0);
+    let limited = limited
+        .map(|(cause, share)| format!("clock limited by {cause} in {} of the time", figure::percent(*share)));
+    reading(gpu.power_w.as_ref(), "W").into_iter().chain(joules(gpu)).chain(memory).chain(limited).collect()
+}
+
+/// Returns the energy per token and per good token.
+pub(crate) fn joules(gpu: &GpuReport) -> Vec<String> {
+    let each = [(&gpu.per_token, "J per output token"), (&gpu.per_good_token, "J per good token")];
+    each.into_iter().filter_map(|(value, unit)| reading(value.as_ref(), unit)).collect()
+}
+
+fn reading(reading: Option<&Reading>, unit: &str) -> Option<String> {
+    let seen = reading?.seen()?;
+    let value = figure::number(seen.value);
+    Some(match seen.lower.is_finite() {
+        true => {
+            let ends = [seen.lower, seen.upper].map(figure::number);
+            format!("{value} {unit} {}", figure::interval(&ends[0], &ends[1]))
+        }
+        false => format!("about {value} {unit}"),
+    })
+}
+
+/// Returns the line of the host's CPUs and containers.
+fn host(host: &HostReport) -> Option<String> {
+    let waits = |what: &str, share: Option<f64>| {
+        share.map(|share| format!("processes wait for {what} in {} of the time", figure::percent(share)))
+    };
+    let parts: Vec<String> = [
+        host.stolen_cpus.map(|cpus| format!("{} CPUs stolen by other machines", figure::number(cpus))),
+        waits("a CPU", host.cpu_pressure),
+        waits("memory", host.memory_pressure),
+        waits("a disk", host.io_pressure),
+        host.throttled.as_ref().zip(host.throttled_share).map(|(name, share)| {
+            format!("its CPU quota stops {name} in {} of its periods", figure::percent(share))
+        }),
     ]
     .into_iter()
     .flatten()
     .collect();
-    (!parts.is_empty()).then(|| format!("GPU: {}", parts.join(" · ")))
+    (!parts.is_empty()).then(|| format!("Host: {}", parts.join(" · ")))
 }

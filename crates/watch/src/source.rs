@@ -139,9 +139,11 @@ fn on_pages(plan: &RowPlan) -> RowSource {
             "the clients set the load; plimsoll gate URL evaluates it under a load that it sends",
         ),
         ThroughputBeforeOnset | Utilisation => RowSource::Nothing("it needs a sweep"),
-        CostPerRequest | CostPerGoodRequest | CostPerSession => RowSource::Nothing(
-            "it depends on the load; plimsoll gate URL evaluates it under a load that it sends",
-        ),
+        CostPerRequest | CostPerGoodRequest | CostPerSession | EnergyPerToken | GpuMemory => {
+            RowSource::Nothing(
+                "it depends on the load; plimsoll gate URL evaluates it under a load that it sends",
+            )
+        }
     }
 }
 

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{SpanText, span_text};
 
+/// Usual ports of DCGM exporter, AMD's device metrics exporter, node_exporter and cAdvisor.
+pub const EXPORTER_PORTS: [u16; 4] = [9400, 5000, 9100, 8080];
+
 /// Metrics endpoints to scrape; default: the one found on the target's host.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -16,6 +19,10 @@ pub struct ScrapeSpec {
     pub discover: bool,
     /// URLs of metrics endpoints, such as `http://gpu-3:9400/metrics` or, with a name, `gpu=http://gpu-3:9400/metrics`.
     pub pages: Vec<String>,
+    /// Ports of the target's host at which `discover` looks for exporters of GPUs, CPUs and containers, if its address is
+    /// loopback or private; default: the usual ports of DCGM exporter, AMD's exporter, node_exporter and cAdvisor.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub ports: Vec<u16>,
     /// Interval between two scrapes; default 1s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
@@ -24,6 +31,12 @@ pub struct ScrapeSpec {
 
 impl Default for ScrapeSpec {
     fn default() -> ScrapeSpec {
-        ScrapeSpec { discover: true, pages: Vec::new(), every: Span::from_secs(1) }
+        let ports = EXPORTER_PORTS.to_vec();
+        ScrapeSpec { discover: true, pages: Vec::new(), ports, every: Span::from_secs(1) }
     }
+}
+
+/// Left out of a stored scenario, so that scenarios of earlier versions stay equal.
+fn is_usual(ports: &[u16]) -> bool {
+    ports == EXPORTER_PORTS
 }

@@ -41,7 +41,7 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
         tls_verify: !args.insecure,
         ..TargetSpec::default()
     };
-    let scrape = ScrapeSpec { discover: false, pages: names, every };
+    let scrape = ScrapeSpec { discover: false, pages: names, every, ..ScrapeSpec::default() };
     let pages = pages::find(&target, &scrape).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "")),
         ScrapeError::Silent { .. } | ScrapeError::Cut { .. } => {

@@ -161,7 +161,7 @@ pub struct ClientArgs {
 /// Metrics endpoints that the client scrapes during the load.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ScrapeArgs {
-    /// Metrics endpoint to scrape, repeatable: URL or NAME=URL; off scrapes none [default: /metrics of the endpoint's host]
+    /// Metrics endpoint to scrape, repeatable: URL or NAME=URL; off scrapes none, endpoint no exporters [default: found on the endpoint's host]
     #[arg(long, value_name = "URL", help_heading = "Server side")]
     pub scrape: Vec<String>,
     /// Scrape interval of the metrics endpoints [default: 1s]

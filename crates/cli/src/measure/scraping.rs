@@ -37,7 +37,8 @@ pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Resu
     let urls: Vec<&str> = pages.iter().map(|page| page.url.as_str()).collect();
     if !urls.is_empty() {
         screen.say(&format!("reading {} every {}", urls.join(", "), format_span(spec.every)));
-    } else if spec.discover && spec.pages.is_empty() {
+    }
+    if spec.discover && spec.pages.is_empty() && pages.iter().all(MetricsPage::is_exporter) {
         screen.say("no metrics endpoint found, so server metrics are missing (name one with --scrape)");
     }
     if let Some(object) = whole.as_object_mut() {

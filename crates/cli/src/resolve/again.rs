@@ -109,6 +109,9 @@ fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
         "scrape.discover" if *value == Value::Bool(false) => {
             Some(vec!["--scrape".to_owned(), "off".to_owned()])
         }
+        "scrape.ports" if value.as_array().is_some_and(Vec::is_empty) => {
+            Some(vec!["--scrape".to_owned(), "endpoint".to_owned()])
+        }
         _ => None,
     }
 }

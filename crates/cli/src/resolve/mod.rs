@@ -271,14 +271,17 @@ impl Draft {
     /// Sets the metrics that are read from the server.
     pub fn scrape(&mut self, args: &ScrapeArgs) -> CliResult<()> {
         self.set_some("scrape.every", args.scrape_every.clone());
-        let off = args.scrape.iter().any(|page| page == "off");
-        if off && args.scrape.len() > 1 {
-            return Err(Stop::usage("--scrape off: contradicts another --scrape; drop one of the two"));
+        let word = args.scrape.iter().find(|page| matches!(page.as_str(), "off" | "endpoint"));
+        if let Some(word) = word.filter(|_| args.scrape.len() > 1) {
+            return Err(Stop::usage(format!(
+                "--scrape {word}: contradicts another --scrape; drop one of the two"
+            )));
         }
-        if off {
-            self.set("scrape.discover", false.into());
-        } else if !args.scrape.is_empty() {
-            self.set("scrape.pages", args.scrape.clone().into());
+        match word.map(String::as_str) {
+            Some("off") => self.set("scrape.discover", false.into()),
+            Some(_) => self.set("scrape.ports", json!([])),
+            None if args.scrape.is_empty() => {}
+            None => self.set("scrape.pages", args.scrape.clone().into()),
         }
         Ok(())
     }

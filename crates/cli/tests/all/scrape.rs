@@ -1,5 +1,11 @@
 //! The server's side of a run: scraped off a live engine, written by a simulated one, off, named, and not there.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
 use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_model::{At, Sample};
 
@@ -78,4 +84,93 @@ fn nothing_is_scraped_where_nobody_wants_it_and_a_wrong_page_is_told() {
     let server = ServerSide::read(&samples);
     let names: Vec<&str> = server.replicas().iter().map(|replica| replica.name.as_str()).collect();
     assert_eq!(names, ["a/0", "b/0"]);
+}
+
+/// A DCGM exporter of a GPU that draws 350 W, at a free port, and the number of its scrapes.
+fn exporter() -> (u16, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let scrapes: Arc<AtomicU64> = Arc::default();
+    let (counted, began) = (Arc::clone(&scrapes), Instant::now());
+    let page = move || {
+        let scrape = counted.fetch_add(1, Ordering::SeqCst);
+        let body = format!(
+            "DCGM_FI_DEV_POWER_USAGE{{UUID=\"GPU-1\",gpu=\"0\"}} 350\n\
+             DCGM_FI_DEV_FB_USED{{UUID=\"GPU-1\",gpu=\"0\"}} 1024\n\
+             DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{UUID=\"GPU-1\",gpu=\"0\"}} {scrape}\n\
+             process_cpu_seconds_total 1\n\
+             DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID=\"GPU-1\",gpu=\"0\"}} {}\n",
+            350.0 * began.elapsed().as_secs_f64() * 1e3
+        );
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    };
+    let page = Arc::new(page);
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().map_while(Result::ok) {
+            let page = Arc::clone(&page);
+            std::thread::spawn(move || {
+                let mut asked = [0; 4096];
+                while connection.read(&mut asked).is_ok_and(|read| read > 0)
+                    && connection.write_all(page().as_bytes()).is_ok()
+                {}
+            });
+        }
+    });
+    (port, scrapes)
+}
+
+#[test]
+fn a_run_finds_the_gpu_exporter_of_its_host_unless_it_is_told_not_to() {
+    let engine = Engine::start("demo");
+    let (port, scrapes) = exporter();
+    let ports = format!("scrape.ports=[{port}]");
+    let (_one, run) = run_folder();
+    let found = ["--set", &ports, "--scrape-every", "200ms", "-o", &run];
+    let args = [&["run", &engine.url][..], &LOAD, &found].concat();
+    let ended = plimsoll(&args);
+    assert!(ended.stderr.contains(&format!("127.0.0.1:{port}/metrics")), "{}", ended.stderr);
+    let (_, samples) = rows(&run);
+    let of_gpu: std::collections::BTreeSet<&str> =
+        samples.iter().filter(|row| row.source == "gpu").map(|row| row.name.as_str()).collect();
+    let used = ["DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"];
+    assert!(of_gpu.iter().eq(used.iter()), "the series that are used: {of_gpu:?}");
+    let server = ServerSide::read(&samples);
+    let names: Vec<&str> = server.replicas().iter().map(|replica| replica.name.as_str()).collect();
+    assert_eq!((names, server.devices().len()), (vec!["0"], 1));
+    assert!(server.gained(Signal::GpuEnergy, At::ZERO, At::MAX).is_some_and(|gained| gained.value > 0.0));
+    let before = scrapes.load(Ordering::SeqCst);
+    let (_two, run) = run_folder();
+    for off in ["endpoint", "off"] {
+        let ended =
+            plimsoll(&[&["run", &engine.url][..], &LOAD, &["--scrape", off, "-q", "-o", &run]].concat());
+        assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+        std::fs::remove_dir_all(&run).expect("the run");
+    }
+    assert_eq!(scrapes.load(Ordering::SeqCst), before);
+}
+
+/// The GPU draws 350 W, so a token takes 350 W / tokens per second.
+#[test]
+fn energy_and_memory_stand_in_the_run() {
+    let engine = Engine::start("demo");
+    let (port, _) = exporter();
+    let ports = format!("scrape.ports=[{port}]");
+    let (_one, run) = run_folder();
+    let load = ["--concurrency", "2", "--for", "5s", "--osl", "12", "--slo", "ttft p90 <= 10s", "-q"];
+    let found = ["--set", &ports, "--scrape-every", "100ms", "-o", &run];
+    let ended = plimsoll(&[&["run", &engine.url][..], &load, &found].concat());
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    let shown = plimsoll(&["show", &run, "--format", "json"]).json()["findings"].take();
+    let (gpu, rates) = (&shown["server"]["levels"][0]["gpu"], &shown["levels"][0]["summary"]["rates"]);
+    let value =
+        |reading: &serde_json::Value| reading["value"].as_f64().unwrap_or_else(|| panic!("{reading}"));
+    let near = |a: f64, b: f64, by: f64| assert!((a / b - 1.0).abs() < by, "{a} {b}");
+    near(value(&gpu["power_w"]), 350.0, 0.15);
+    let per_token = value(&gpu["per_token"]);
+    // The engine counts a token when it is written and the client when its request ends.
+    near(per_token, value(&gpu["power_w"]) / value(&rates["output_tokens_per_s"]), 0.15);
+    near(value(&gpu["per_good_token"]), per_token, 0.15);
+    assert_eq!(gpu["memory_max"].as_f64(), Some(1_073_741_824.0));
+    let text = plimsoll(&["show", &run, "--details"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("J per output token") && text.contains("memory at most 1.00 GiB"), "{text}");
 }

@@ -84,3 +84,49 @@ fn a_neighbour_is_nobody_s_page_unless_it_is_the_server_s() {
         assert_eq!(pair.beside.accepted(), 0, "{metadata}");
     }
 }
+
+const DCGM: &str = "process_cpu_seconds_total 9\nDCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-1\"} 300\n";
+
+/// A server whose `/metrics` is this page.
+fn serving(page: &'static str) -> Server {
+    Server::plain(move |seen| vec![shown(seen, "/metrics", page)])
+}
+
+/// Returns the names and URLs of the endpoints found beside `url`, with these ports of exporters.
+fn beside(url: &str, ports: &[&Server]) -> Vec<(String, String)> {
+    let headers = [("x-key".to_owned(), "of-the-endpoint".to_owned())].into();
+    let target = TargetSpec { url: url.to_owned(), headers, ..TargetSpec::default() };
+    let ports = ports.iter().map(|server| server.addr.port()).collect();
+    let pages = find(&target, &ScrapeSpec { ports, ..ScrapeSpec::default() }).unwrap();
+    pages.into_iter().map(|page| (page.name, page.url)).collect()
+}
+
+#[test]
+fn exporters_of_the_machine_are_found_by_their_names_and_get_no_keys() {
+    let engine = serving("vllm:num_requests_running 1\n");
+    let (gpu, web) = (serving(DCGM), serving("http_requests_total 3\n"));
+    let (own, port) = (format!("http://{}/metrics", engine.addr), engine.addr.port());
+    let page = format!("http://{}/metrics", gpu.addr);
+    for host in ["127.0.0.1", "localhost"] {
+        let own = format!("http://{host}:{port}/metrics");
+        let found = beside(&format!("http://{host}:{port}/v1"), &[&web, &gpu, &engine]);
+        let named = [(format!("{host}:{port}"), own), (gpu.addr.to_string(), page.clone())];
+        assert_eq!(found, named);
+    }
+    assert!(keys(&engine).iter().all(|sent| *sent));
+    assert_eq!((keys(&gpu), keys(&web)), (vec![false; 2], vec![false; 2]));
+    // Without exporters the endpoint has no name, as before, and no other port is contacted.
+    assert_eq!(beside(&own, &[]), [(String::new(), own)]);
+    assert_eq!((gpu.accepted(), web.accepted()), (2, 2));
+}
+
+#[test]
+fn a_port_that_never_answers_delays_a_run_by_a_second() {
+    let engine = serving("vllm:num_requests_running 1\n");
+    let silent: Vec<Server> = (0..4).map(|_| Server::plain(|_| vec![Step::Hold])).collect();
+    let began = std::time::Instant::now();
+    let found = beside(&format!("http://{}", engine.addr), &silent.iter().collect::<Vec<_>>());
+    assert_eq!(found.len(), 1);
+    // The four waits overlap; in a row they would take four seconds.
+    assert!(began.elapsed().as_secs_f64() < 3.0, "{:?}", began.elapsed());
+}

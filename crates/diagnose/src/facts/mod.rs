@@ -12,6 +12,7 @@ pub(crate) mod clock;
 pub(crate) mod engine;
 pub(crate) mod failures;
 pub(crate) mod load;
+pub(crate) mod machine;
 pub(crate) mod network;
 pub(crate) mod noticed;
 pub(crate) mod page;
@@ -82,7 +83,7 @@ pub(crate) fn over(ratio: &Estimate, sure: bool, limit: f64) -> FactState {
 }
 
 /// The detectors; each evaluates one fact, or a few that use one figure.
-const DETECTORS: [fn(&Frames<'_>, &mut Vec<Finding>); 13] = [
+const DETECTORS: [fn(&Frames<'_>, &mut Vec<Finding>); 14] = [
     noticed::find,
     load::find,
     alone::find,
@@ -96,6 +97,8 @@ const DETECTORS: [fn(&Frames<'_>, &mut Vec<Finding>); 13] = [
     replicas::find,
     stages::find,
     network::find,
+    // The last, because a counter of the machine replaces what the client infers.
+    machine::find,
 ];
 
 /// Returns all facts of the records; a fact that is not in the list could not be checked.

@@ -90,7 +90,7 @@ impl BudgetFile {
                 MetricKind::Share => limit,
                 // p99 / p50 is judged by the requests over its p99.
                 MetricKind::TailRatio => Some(0.01),
-                MetricKind::Rate | MetricKind::Line | MetricKind::Cost => None,
+                MetricKind::Rate | MetricKind::Line | MetricKind::Cost | MetricKind::Gpu => None,
             },
             load: self.load_of(&row),
             row,

@@ -10,7 +10,7 @@
 //! * `sameness`: comparability;
 //! * `pairs`: levels and units;
 //! * `strata`: the base's mix;
-//! * `rows`: figures;
+//! * `rows`: figures; `machine`: figures of the GPUs;
 //! * `judge`: verdicts;
 //! * `stages`, `curves` (sweeps) and `says` (sentences).
 
@@ -19,6 +19,7 @@ pub mod spec;
 
 mod curves;
 mod judge;
+mod machine;
 mod pairs;
 mod rows;
 mod sameness;
@@ -215,7 +216,9 @@ fn arms<'a>(run: &RunRead<'a>) -> Vec<LevelArm<'a>> {
     let read = |level: &'a plimsoll_model::Level| {
         let found = run.findings.levels.iter().find(|found| found.summary.level == level.id)?;
         let own: Vec<&Attempt> = run.attempts.iter().filter(|attempt| attempt.level == level.id).collect();
-        (!own.is_empty()).then(|| LevelArm::read(level, own, &found.summary))
+        let servers = run.findings.server.iter().flat_map(|told| &told.levels);
+        let server = servers.into_iter().find(|told| told.level == level.id);
+        (!own.is_empty()).then(|| LevelArm { server, ..LevelArm::read(level, own, &found.summary) })
     };
     run.manifest.levels.iter().filter_map(read).collect()
 }

@@ -15,6 +15,7 @@ use plimsoll_model::{Attempt, Level};
 use super::finding::ComparisonUnit;
 use plimsoll_measure::columns::{Columns, INFINITE};
 use plimsoll_measure::findings::LevelSummary;
+use plimsoll_measure::server_side::LevelReport;
 
 /// Minimum number of alternations to be the units themselves.
 const ALTERNATIONS: usize = 10;
@@ -40,6 +41,8 @@ pub struct LevelArm<'a> {
     /// Index after the last row that counts.
     pub to: usize,
     pub summary: &'a LevelSummary,
+    /// Metrics of the server and its machine; `None` if there are none.
+    pub server: Option<&'a LevelReport>,
 }
 
 impl<'a> LevelArm<'a> {
@@ -48,7 +51,7 @@ impl<'a> LevelArm<'a> {
         let columns = Columns::read(&own);
         let from = columns.first_due_from(summary.window.start);
         let to = columns.first_due_from(summary.window.stop).max(from);
-        LevelArm { level, own, columns, from, to, summary }
+        LevelArm { level, own, columns, from, to, summary, server: None }
     }
 
     /// Returns the last record of a row.

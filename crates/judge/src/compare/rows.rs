@@ -125,6 +125,7 @@ impl<'a> LoadRows<'a, '_> {
         }
         rows.push(self.errors());
         rows.extend(self.rates());
+        rows.extend(self.machine());
         if let Some(strata) = self.strata.filter(|strata| strata.uncovered() > UNCOVERED) {
             let share = plimsoll_measure::say::percent(strata.uncovered());
             for row in &mut rows {
@@ -167,7 +168,7 @@ impl<'a> LoadRows<'a, '_> {
         self.cut.units.iter().map(|unit| of(unit, &self.pairs[unit.pair])).collect()
     }
 
-    fn blank(&self, metric: &str, statistic: &str) -> ComparedFigure {
+    pub(super) fn blank(&self, metric: &str, statistic: &str) -> ComparedFigure {
         let nothing = ArmFigure { value: None, n: 0, n_eff: 0.0 };
         ComparedFigure {
             metric: metric.to_owned(),
@@ -430,7 +431,7 @@ fn wrong(arm: &LevelArm, rows: &[usize]) -> Vec<f64> {
     rows.iter().filter_map(|row| went_wrong(arm, *row)).collect()
 }
 
-fn tokens(arm: &LevelArm, row: usize) -> f64 {
+pub(super) fn tokens(arm: &LevelArm, row: usize) -> f64 {
     match arm.columns.output[row] {
         UNKNOWN => f64::from(arm.columns.asked_output[row]),
         tokens => f64::from(tokens),
@@ -438,7 +439,7 @@ fn tokens(arm: &LevelArm, row: usize) -> f64 {
 }
 
 /// Returns the finished amount per second in equal parts of the level's window.
-fn finished(arm: &LevelArm, parts: usize, amount: Amount) -> Vec<f64> {
+pub(super) fn finished(arm: &LevelArm, parts: usize, amount: Amount) -> Vec<f64> {
     let start = arm.level.stop.0 - (1e9 * arm.length_s()) as i64;
     let width = (arm.level.stop.0 - start).max(1) as f64 / parts as f64;
     let mut sums = vec![0.0; parts];

@@ -8,7 +8,7 @@ use plimsoll_measure::findings::{Estimate, Held, Reading};
 use plimsoll_measure::order;
 use plimsoll_measure::say::{count as plural, number};
 
-use super::rates::{line, price, rate, whole};
+use super::rates::{gpu, line, price, rate, whole};
 use super::select::{SelectedLevels, flags, stage_times, values};
 use super::{GateInput, GateRow, JudgedRow};
 use crate::budget::{
@@ -27,7 +27,7 @@ pub(super) fn judge(
     let requests = gate.run.requests(plan.row.slice.as_ref())?;
     let (row, metric) = (&mut one.row, plan.metric);
     row.limit = plan.limit;
-    if matches!(metric.kind(), MetricKind::Rate | MetricKind::Line | MetricKind::Cost) {
+    if matches!(metric.kind(), MetricKind::Rate | MetricKind::Line | MetricKind::Cost | MetricKind::Gpu) {
         whole(metric, requests)?;
     }
     match metric.kind() {
@@ -37,6 +37,7 @@ pub(super) fn judge(
         MetricKind::Rate => rate(row, metric, levels)?,
         MetricKind::Line => line(row, gate, plan, levels)?,
         MetricKind::Cost => price(row, gate, plan, levels)?,
+        MetricKind::Gpu => gpu(row, gate, metric, levels)?,
     }
     Ok(())
 }

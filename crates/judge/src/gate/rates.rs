@@ -299,3 +299,36 @@ pub(super) fn price(
     row.why = note;
     Ok(())
 }
+
+/// Evaluates a ceiling on the energy per token, or on the largest memory use that was observed.
+pub(super) fn gpu(
+    row: &mut GateRow,
+    gate: &GateInput<'_>,
+    metric: BudgetMetric,
+    chosen: &SelectedLevels<'_>,
+) -> Result<(), String> {
+    let of = |level: &LevelFinding| {
+        let server = gate.run.findings.server.as_ref();
+        let own = server.and_then(|told| told.levels.iter().find(|own| own.level == level.summary.level));
+        own.and_then(|own| own.gpu.as_ref()).ok_or(
+            "no GPU exporter was read: start the DCGM exporter or AMD's on the endpoint's host, or name it with --scrape",
+        )
+    };
+    if metric == BudgetMetric::EnergyPerToken {
+        let reading = over_levels(chosen, |level| {
+            Ok(of(level)?.per_token.clone().ok_or("no power, or no number of tokens, is known")?)
+        })?;
+        return of_reading(row, reading, &AmountUnit::Energy, false, IntervalRule::Ratio);
+    }
+    let each: Result<Vec<f64>, String> = chosen
+        .levels
+        .iter()
+        .map(|(_, level)| Ok(of(level)?.memory_max.ok_or("the exporter reports no used memory")?))
+        .collect();
+    let value = each?.into_iter().fold(0.0, f64::max);
+    let n = chosen.levels.len() as u64;
+    let most = Reading::Estimate(Estimate { value, lower: value, upper: value, n, n_eff: n as f64 });
+    of_reading(row, most, &AmountUnit::Bytes, false, IntervalRule::Bracket)?;
+    row.why = "the largest use at a scrape; a shorter peak is not visible".into();
+    Ok(())
+}

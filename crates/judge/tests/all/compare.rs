@@ -480,3 +480,29 @@ fn unknown_never_counts_as_unchanged() {
         found.notes
     );
 }
+
+/// Equal requests on a GPU that draws 10 % more: energy per token and power are 10 % worse, and latency is unchanged.
+#[test]
+fn energy_is_compared_and_decides_nothing() {
+    let run = |watts: f64| {
+        let attempts = (0..6_000).map(|i| answer(i, 10 * i as i64, 50, 70, 3)).collect::<Vec<_>>();
+        let mut whole = Whole::of(vec![level(100.0, 60)], attempts);
+        let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(50);
+        let samples = plimsoll_lab::records::gpu(60, watts, 10.0);
+        whole.findings = analyse(&whole.manifest, &whole.attempts, &samples, &spec);
+        whole
+    };
+    let (base, candidate) = (run(300.0), run(330.0));
+    let found = compare(&base.read(), &candidate.read(), &CompareSpec::default()).unwrap();
+    for (metric, value) in [("energy_per_token", 1.0), ("gpu_power", 300.0)] {
+        let row = found.groups[0].rows.iter().find(|row| row.metric == metric).unwrap();
+        let effect = row.effect.unwrap();
+        assert!((row.base.value.unwrap() / value - 1.0).abs() < 0.03, "{row:?}");
+        assert!((effect.value - 1.1).abs() < 0.01 && effect.lower > 1.0 && effect.upper < 1.2, "{effect:?}");
+        assert!(!row.primary);
+    }
+    assert_ne!(found.verdict, ChangeVerdict::Regressed);
+    let none = queue(1.0, 0.5, Span::from_secs(30), &[(1, 2)]);
+    let found = compare(&none.read(), &none.read(), &CompareSpec::default()).unwrap();
+    assert!(found.groups[0].rows.iter().all(|row| !row.metric.starts_with("gpu")));
+}

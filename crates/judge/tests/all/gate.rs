@@ -9,7 +9,7 @@ use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::SweepSpec;
 use plimsoll_measure::findings::{CapacityLine, CapacityLines, Estimate, Held, LoadWords};
-use plimsoll_model::{Attempt, Fingerprint, How, Manifest, RunState, ServerStage, Span};
+use plimsoll_model::{Attempt, Fingerprint, How, Manifest, RunState, Sample, ServerStage, Span};
 use plimsoll_workload::Rate;
 
 use plimsoll_lab::records::{answer, failure, level};
@@ -18,6 +18,7 @@ use plimsoll_lab::records::{answer, failure, level};
 pub struct Made {
     pub manifest: Manifest,
     pub attempts: Vec<Attempt>,
+    pub samples: Vec<Sample>,
 }
 
 /// Answers due every 10 ms (100/s) with these first-token times, ms; 20 ms of decode behind each.
@@ -47,13 +48,13 @@ pub fn of(attempts: Vec<Attempt>) -> Made {
         }))
         .expect("a manifest")
     };
-    Made { manifest, attempts }
+    Made { manifest, attempts, samples: Vec::new() }
 }
 
 impl Made {
     pub fn measured(&self, file: &BudgetFile) -> MeasuredRun<'_> {
         let spec = SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(50);
-        MeasuredRun::read(&self.manifest, &self.attempts, &[], &spec, file)
+        MeasuredRun::read(&self.manifest, &self.attempts, &self.samples, &spec, file)
     }
 
     pub fn gate(&self, file: &BudgetFile) -> GateFinding {
@@ -287,6 +288,44 @@ fn the_tail_ratio_is_that_of_the_law() {
     assert_eq!(held, [Held::Fail, Held::Inconclusive, Held::Pass]);
     let shown = finding.rows[1].measured.estimate().expect("enough");
     assert!(shown.lower < 6.64 && 6.64 < shown.upper, "{shown:?}");
+}
+
+/// A run of 300 output tokens per second on a GPU of this power, of which 10 GiB are used, scraped each second.
+fn on_gpu(watts: f64) -> Made {
+    let run = mixture(6_000, 1_000_000);
+    let samples = plimsoll_lab::records::gpu(60, watts, 10.0);
+    Made { samples, ..run }
+}
+
+/// 360 W / 300 tokens/s = 1.2 J per token.
+#[test]
+fn energy_and_memory_have_ceilings_and_changes() {
+    let amount = |text: &str| Amount::parse(text).unwrap();
+    let ceiling = |metric: BudgetMetric, max: &str| Budget::ceiling(max, metric, None, amount(max));
+    let energy = |max: &str| ceiling(BudgetMetric::EnergyPerToken, max);
+    let memory = |max: &str| ceiling(BudgetMetric::GpuMemory, max);
+    let held = |run: &Made, budgets: Vec<Budget>| -> Vec<Held> {
+        let finding = run.gate(&file(budgets));
+        let missing: Vec<&str> = finding.rows.iter().filter(|row| row.missing).map(|row| &*row.why).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        finding.rows.iter().map(|row| row.held).collect()
+    };
+    let rows = vec![energy("1.3J"), energy("1100mJ"), memory("10.5GiB"), memory("10 GiB"), memory("9GiB")];
+    let expected = [Held::Pass, Held::Fail, Held::Pass, Held::Pass, Held::Fail];
+    assert_eq!(held(&on_gpu(360.0), rows), expected);
+    let finding = on_gpu(360.0).gate(&file(vec![energy("1.3J")]));
+    let measured = finding.rows[0].measured.estimate().unwrap();
+    assert!((measured.value - 1.2).abs() < 0.03, "{measured:?}");
+    // Without an exporter the row is missing, and missing data never pass.
+    let row = &mixture(6_000, 1_000_000).gate(&file(vec![energy("1.3J")])).rows[0];
+    assert!(row.missing && row.held == Held::Inconclusive && row.why.contains("no GPU exporter"), "{row:?}");
+    let change = |by: &str| {
+        let relative = Some(Relative::parse(by).unwrap());
+        file(vec![Budget { relative, max: None, ..energy("1J") }])
+    };
+    for (by, verdict) in [("+10%", Held::Fail), ("+30%", Held::Pass)] {
+        assert_eq!(on_gpu(360.0).against(&on_gpu(300.0), &change(by)).rows[0].held, verdict, "{by}");
+    }
 }
 
 #[test]

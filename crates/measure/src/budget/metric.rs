@@ -65,6 +65,10 @@ plimsoll_model::named! {
         CostPerGoodRequest => "cost_per_good_request",
         /// Cost of a session that ended well.
         CostPerSession => "cost_per_session",
+        /// Energy of the GPUs per output token.
+        EnergyPerToken => "energy_per_token",
+        /// Largest observed memory use of one GPU.
+        GpuMemory => "gpu_memory",
     }
 }
 
@@ -82,6 +86,8 @@ pub enum MetricKind {
     /// Figure that needs the lines of a sweep.
     Line,
     Cost,
+    /// Figure of the GPUs by their exporter.
+    Gpu,
 }
 
 impl BudgetMetric {
@@ -95,6 +101,7 @@ impl BudgetMetric {
             Throughput | Goodput | OutputTokensPerS => MetricKind::Rate,
             ThroughputBeforeOnset | Utilisation => MetricKind::Line,
             CostPerRequest | CostPerGoodRequest | CostPerSession => MetricKind::Cost,
+            EnergyPerToken | GpuMemory => MetricKind::Gpu,
         }
     }
 
@@ -106,6 +113,8 @@ impl BudgetMetric {
             (_, MetricKind::TailRatio) => AmountUnit::Plain,
             (_, MetricKind::Rate | MetricKind::Line) => AmountUnit::Rate,
             (_, MetricKind::Cost) => AmountUnit::Money(String::new()),
+            (BudgetMetric::GpuMemory, _) => AmountUnit::Bytes,
+            (_, MetricKind::Gpu) => AmountUnit::Energy,
         }
     }
 

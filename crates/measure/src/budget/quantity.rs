@@ -20,9 +20,27 @@ pub enum AmountUnit {
     Rate,
     /// A sum of money in this currency.
     Money(String),
+    /// In joules.
+    Energy,
+    /// Memory in bytes.
+    Bytes,
     /// A number without a unit, such as a ratio.
     Plain,
 }
+
+/// Units of energy in J and of memory in bytes; a unit follows the longer ones that end with it.
+const PHYSICAL: [(&str, f64, AmountUnit); 8] = [
+    ("mJ", 1e-3, AmountUnit::Energy),
+    ("kJ", 1e3, AmountUnit::Energy),
+    ("J", 1.0, AmountUnit::Energy),
+    ("TiB", 1_099_511_627_776.0, AmountUnit::Bytes),
+    ("GiB", GIB, AmountUnit::Bytes),
+    ("MiB", 1_048_576.0, AmountUnit::Bytes),
+    ("GB", 1e9, AmountUnit::Bytes),
+    ("MB", 1e6, AmountUnit::Bytes),
+];
+
+const GIB: f64 = 1_073_741_824.0;
 
 impl AmountUnit {
     /// Returns an example for error messages.
@@ -32,6 +50,8 @@ impl AmountUnit {
             AmountUnit::Share => "a share such as 1%",
             AmountUnit::Rate => "a rate such as 10/s or 600/m",
             AmountUnit::Money(_) => "a sum with its currency such as 0.0031 USD",
+            AmountUnit::Energy => "an energy such as 0.5J or 500mJ",
+            AmountUnit::Bytes => "a size of memory such as 72GiB",
             AmountUnit::Plain => "a number above 0 such as 3",
         }
     }
@@ -50,7 +70,7 @@ pub struct Amount {
 }
 
 /// Examples of amounts, for error messages.
-const AMOUNT_WANT: &str = "an amount above 0 with its unit, such as 2s, 45ms, 1%, 10/s, 0.0031 USD, or a bare number for \
+const AMOUNT_WANT: &str = "an amount above 0 with its unit, such as 2s, 45ms, 1%, 10/s, 0.0031 USD, 0.5J, 72GiB, or a bare number for \
                            a ratio";
 
 impl Amount {
@@ -76,6 +96,8 @@ impl Amount {
             (Rate::parse(trimmed).map_err(|_| bad())?.as_per_s(), AmountUnit::Rate)
         } else if let Some(plain) = figure(trimmed) {
             (plain, AmountUnit::Plain)
+        } else if let Some((figured, factor, unit)) = physical(trimmed) {
+            (factor * figure(figured).ok_or_else(bad)?, unit)
         } else if let Some((sum, currency)) = money(trimmed) {
             (figure(sum).ok_or_else(bad)?, AmountUnit::Money(currency.to_owned()))
         } else {
@@ -83,6 +105,12 @@ impl Amount {
         };
         if value > 0.0 { Ok(Amount { value, unit }) } else { Err(bad()) }
     }
+}
+
+/// Splits an energy or a size of memory, such as `0.5J` or `72 GiB`.
+fn physical(text: &str) -> Option<(&str, f64, AmountUnit)> {
+    let of = |(unit, factor, kind): (&str, f64, AmountUnit)| Some((text.strip_suffix(unit)?, factor, kind));
+    PHYSICAL.into_iter().find_map(of)
 }
 
 /// Splits a sum of money, such as `0.0031 USD` or `0.0031USD`.
@@ -101,6 +129,8 @@ impl fmt::Display for Amount {
             AmountUnit::Share => write!(f, "{}%", exact(100.0 * self.value)),
             AmountUnit::Rate => write!(f, "{}/s", exact(self.value)),
             AmountUnit::Money(currency) => write!(f, "{} {currency}", exact(self.value)),
+            AmountUnit::Energy => write!(f, "{}J", exact(self.value)),
+            AmountUnit::Bytes => write!(f, "{}GiB", exact(self.value / GIB)),
             AmountUnit::Plain => f.write_str(&exact(self.value)),
         }
     }
@@ -128,6 +158,8 @@ pub fn shown(value: f64, unit: &AmountUnit) -> String {
         AmountUnit::Share => format!("{} %", number(100.0 * value)),
         AmountUnit::Rate => format!("{}/s", number(value)),
         AmountUnit::Money(currency) => format!("{} {currency}", number(value)),
+        AmountUnit::Energy => format!("{} J", number(value)),
+        AmountUnit::Bytes => format!("{} GiB", number(value / GIB)),
         AmountUnit::Plain => number(value),
     }
 }
@@ -219,7 +251,13 @@ impl fmt::Display for PromptBucket {
     }
 }
 
-as_text!(Amount, ["string", "number"], "amount", AMOUNT_WANT, ["2s", "45ms", "1%", "10/s", "0.0031 USD"]);
+as_text!(
+    Amount,
+    ["string", "number"],
+    "amount",
+    AMOUNT_WANT,
+    ["2s", "45ms", "1%", "10/s", "0.0031 USD", "0.5J", "72GiB"]
+);
 as_text!(
     Relative,
     ["string", "number"],

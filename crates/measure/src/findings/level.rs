@@ -318,6 +318,9 @@ pub struct Rates {
     pub good_share: Option<Estimate>,
     /// Generated tokens per second, of requests finished in the window; `null` if the metric does not apply.
     pub output_tokens_per_s: Option<Reading>,
+    /// Generated tokens per second, of requests due in the window that met every ceiling; absent without a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub good_output_tokens_per_s: Option<Reading>,
     /// Prompt tokens per second, of requests finished in the window; `null` if sizes are items.
     pub input_tokens_per_s: Option<Reading>,
     /// Prompt and generated tokens per second; `null` if the metric does not apply.

@@ -15,6 +15,7 @@ use super::{Disclosures, ObservedReplica, ServerSide, Signal};
 pub struct PageLayout {
     pub(super) replicas: Vec<ObservedReplica>,
     pub(super) devices: Vec<ObservedReplica>,
+    pub(super) hosts: Vec<ObservedReplica>,
     pub(super) tracks: BTreeMap<Signal, Vec<PlacedTrack>>,
     pub(super) servers: BTreeSet<&'static str>,
 }
@@ -56,6 +57,7 @@ impl PageLayout {
             pages: vec![ScrapedPage::new(page, Scrapes::new(marks))],
             replicas: self.replicas.iter().map(named).collect(),
             devices: self.devices.iter().map(named).collect(),
+            hosts: self.hosts.iter().map(named).collect(),
             tracks,
             servers: self.servers.clone(),
             disclosures,

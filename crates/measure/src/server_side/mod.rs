@@ -21,6 +21,7 @@
 mod buckets;
 mod histogram;
 mod layout;
+pub mod machine;
 mod read;
 mod report;
 mod series;
@@ -33,6 +34,7 @@ use plimsoll_model::{At, Sample, SharedText, Span};
 
 pub use buckets::{Bracket, Buckets, CounterDelta};
 pub use layout::PageLayout;
+pub use machine::{GpuReport, HostReport};
 pub use report::{LevelReport, ServerMoment, ServerReport, report};
 pub use series::{GaugeSeries, SeriesStep};
 pub use signal::{AggregationRule, SeriesKind, Signal};
@@ -101,6 +103,7 @@ pub struct ServerSide {
     pages: Vec<ScrapedPage>,
     replicas: Vec<ObservedReplica>,
     devices: Vec<ObservedReplica>,
+    hosts: Vec<ObservedReplica>,
     tracks: BTreeMap<Signal, Vec<Track>>,
     servers: BTreeSet<&'static str>,
     disclosures: Disclosures,
@@ -174,6 +177,18 @@ impl ServerSide {
         &self.devices
     }
 
+    /// Returns the number of GPUs. A GPU that two pages report counts once.
+    pub fn gpus(&self) -> usize {
+        let tracks = |signal| self.tracks(signal).len();
+        let each = [Signal::GpuPower, Signal::GpuEnergy, Signal::GpuMemoryUsed, Signal::GpuUtilisation];
+        each.into_iter().map(tracks).find(|tracks| *tracks > 0).unwrap_or(self.devices.len())
+    }
+
+    /// Returns the machines and containers that can be distinguished.
+    pub fn hosts(&self) -> &[ObservedReplica] {
+        &self.hosts
+    }
+
     /// Returns the usual scrape interval; the longest if pages differ. Scrapes miss most events that are shorter.
     pub fn cadence(&self) -> Option<Span> {
         self.pages.iter().filter_map(|page| page.scrapes.cadence).max()
@@ -199,9 +214,29 @@ impl ServerSide {
         read::combine(&self.pages, &tracks, signal.rule())
     }
 
-    /// Returns the number of successful and of failed scrapes between these instants.
+    /// Returns a gauge of one device, numbered as in [`devices`](ServerSide::devices).
+    pub fn gauge_of_device(&self, device: usize, signal: Signal) -> Option<GaugeSeries> {
+        let own = self.of_number(device, signal);
+        read::combine(&self.pages, &own, signal.rule())
+    }
+
+    /// Returns the increase of a counter of one device.
+    pub fn gained_of_device(&self, device: usize, signal: Signal, from: At, to: At) -> Option<CounterDelta> {
+        self.counted(self.of_number(device, signal).into_iter(), from, to)
+    }
+
+    /// Returns the increase of a counter of one of the [`hosts`](ServerSide::hosts).
+    pub fn gained_of_host(&self, host: usize, signal: Signal, from: At, to: At) -> Option<CounterDelta> {
+        self.gained_of_device(host, signal, from, to)
+    }
+
+    /// Returns the number of successful and of failed scrapes between these instants, of servers if there are any.
     pub fn scraped(&self, from: At, to: At) -> (u64, u64) {
-        let all = self.pages.iter().flat_map(|page| &page.scrapes.at);
+        let servers = self.tracks.values().flatten().filter(|track| !track.is_of_machine());
+        let servers: BTreeSet<usize> = servers.map(|track| track.page).collect();
+        let pages = self.pages.iter().enumerate();
+        let pages = pages.filter(|(number, _)| servers.is_empty() || servers.contains(number));
+        let all = pages.flat_map(|(_, page)| &page.scrapes.at);
         let within = all.filter(|scrape| (from..=to).contains(&scrape.0));
         within.fold((0, 0), |(came, lost), scrape| match scrape.1 {
             true => (came + 1, lost),
@@ -216,7 +251,7 @@ impl ServerSide {
         if self.disclosures.alternates {
             return 0;
         }
-        let grows = self.tracks.values().flatten().filter(|track| track.grows());
+        let grows = self.tracks.values().flatten().filter(|track| track.grows() && !track.is_of_machine());
         grows.map(|track| track.falls(from, to)).max().unwrap_or(0)
     }
 
@@ -271,6 +306,16 @@ impl ServerSide {
         // A server without speculative decoding shows 0.
         let shown = || self.gauge(Signal::AcceptedLength)?.mean(from, to).filter(|length| *length >= 1.0);
         counted().or_else(shown)
+    }
+
+    /// Returns all tracks of a signal.
+    fn tracks(&self, signal: Signal) -> &[Track] {
+        self.tracks.get(&signal).map_or(&[][..], Vec::as_slice)
+    }
+
+    /// Returns the tracks of the owner with this number.
+    fn of_number(&self, number: usize, signal: Signal) -> Vec<&Track> {
+        self.tracks(signal).iter().filter(|track| track.replica == Some(number)).collect()
     }
 
     /// Returns the tracks that add up to the total: the engines' if there are any, else the gateway's.

@@ -17,6 +17,9 @@ use super::{
     Disclosures, ExposedSeries, FAILED, LEFT, ObservedReplica, PAGE_LABEL, PATIENCE, SCRAPE, ServerSide,
 };
 
+/// Name of the server's own label [`PAGE_LABEL`] on a named page, as in Prometheus.
+const EXPORTED: &str = "exported_source";
+
 /// Maximum number of restarts of one counter. More decreases are not restarts.
 const MOST_RESTARTS: u32 = 3;
 
@@ -59,6 +62,11 @@ impl Track {
     pub(crate) fn stood_at(&self, at: At) -> Option<f64> {
         let factor = if self.part == SignalPart::Count { 1.0 } else { self.factor };
         Some(self.value_at(at)? * factor)
+    }
+
+    /// Returns whether an exporter beside the server reports the track.
+    pub fn is_of_machine(&self) -> bool {
+        matches!(self.layer, SignalLayer::Gpu | SignalLayer::Host)
     }
 
     /// Returns whether the track counts the observations of a histogram.
@@ -104,17 +112,29 @@ pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample, IntoIter: C
     let mut disclosures = Disclosures::default();
     let (mut pages, raw) = gather(samples, &mut disclosures);
     let found = spoken(&raw, &mut disclosures);
-    let (replicas, devices) = identities(&raw, &found, &pages);
+    let [replicas, devices, hosts] = identities(&raw, &found, &pages);
     let servers = found.iter().map(|(_, row)| row.server).collect();
     let mut tracks: BTreeMap<Signal, Vec<Track>> = BTreeMap::new();
     for (number, row) in found {
-        let among = if row.layer == SignalLayer::Gpu { &devices } else { &replicas };
+        let among = among(row, [&replicas, &devices, &hosts]);
         if let Some(track) = track(&raw[number], row, &pages, among) {
             tracks.entry(row.signal).or_default().push(track);
         }
     }
     judge_resets(&mut pages, &tracks, &mut disclosures);
-    ServerSide { pages, replicas, devices, tracks, servers, disclosures }
+    ServerSide { pages, replicas, devices, hosts, tracks, servers, disclosures }
+}
+
+/// Returns the list that contains the owner of a row's series.
+fn among<'a>(
+    row: &SignalName,
+    [replicas, devices, hosts]: [&'a [ObservedReplica]; 3],
+) -> &'a [ObservedReplica] {
+    match row.layer {
+        SignalLayer::Gpu => devices,
+        SignalLayer::Host => hosts,
+        SignalLayer::Engine | SignalLayer::Gateway | SignalLayer::Process => replicas,
+    }
 }
 
 /// Returns the layout of one page, without values.
@@ -129,17 +149,17 @@ pub(super) fn laid_out(series: &[SeriesName]) -> PageLayout {
     let raw: Vec<Raw<'_>> = raw.collect();
     let found = spoken(&raw, &mut Disclosures::default());
     let pages = [ScrapedPage::default()];
-    let (replicas, devices) = identities(&raw, &found, &pages);
+    let [replicas, devices, hosts] = identities(&raw, &found, &pages);
     let servers = found.iter().map(|(_, row)| row.server).collect();
     let mut tracks: BTreeMap<Signal, Vec<PlacedTrack>> = BTreeMap::new();
     for (place, row) in found {
-        let among = if row.layer == SignalLayer::Gpu { &devices } else { &replicas };
+        let among = among(row, [&replicas, &devices, &hosts]);
         let Some(mut track) = track(&raw[place], row, &pages, among) else { continue };
         let points = std::mem::take(&mut track.points);
         let fixed = matches!(row.part, SignalPart::Label(_)).then(|| points[0].1);
         tracks.entry(row.signal).or_default().push(PlacedTrack { place, fixed, track });
     }
-    PageLayout { replicas, devices, tracks, servers }
+    PageLayout { replicas, devices, hosts, tracks, servers }
 }
 
 /// Returns the series that are read, with their rows of the table.
@@ -181,12 +201,43 @@ fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'stati
     }
     disclosures.unknown_names = unknown.len();
     let chosen = chosen(raw, &found);
+    let exporters = exporters(raw, &found);
     found.retain(|(number, row)| {
         chosen.get(&(raw[*number].page, row.signal, row.layer == SignalLayer::Gateway))
             == Some(&(row.server, row.rank, vendor(raw, *number)))
             && leads(row, &raw[*number])
+            && !(row.layer == SignalLayer::Process && exporters.contains(&raw[*number].page))
     });
+    once_per_device(raw, &mut found);
     found
+}
+
+/// Returns the pages of exporters: the processes on them are exporters and no servers.
+fn exporters(raw: &[Raw<'_>], found: &[(usize, &'static SignalName)]) -> BTreeSet<usize> {
+    let of = |layers: &[SignalLayer]| -> BTreeSet<usize> {
+        let rows = found.iter().filter(|(_, row)| layers.contains(&row.layer));
+        rows.map(|(number, _)| raw[*number].page).collect()
+    };
+    let machines = of(&[SignalLayer::Gpu, SignalLayer::Host]);
+    &machines - &of(&[SignalLayer::Engine, SignalLayer::Gateway])
+}
+
+/// Drops the second series of a GPU that two pages report, such as Triton and the DCGM exporter beside it.
+///
+/// The instances of a partitioned GPU (MIG) each report the power of the whole board, so one of them is read.
+fn once_per_device(raw: &[Raw<'_>], found: &mut Vec<(usize, &'static SignalName)>) {
+    let mut reads: HashMap<(Signal, &str), (usize, &str)> = HashMap::new();
+    found.retain(|(number, row)| {
+        let one = &raw[*number];
+        let of_device = |labels: &[&str]| labels.iter().find_map(|label| value_of(&one.labels, label));
+        let Some(uuid) = of_device(&["UUID", "gpu_uuid", "uuid"]).filter(|_| row.layer == SignalLayer::Gpu)
+        else {
+            return true;
+        };
+        let is_of_board = matches!(row.signal, Signal::GpuPower | Signal::GpuEnergy);
+        let instance = if is_of_board { of_device(&["GPU_I_ID"]).unwrap_or_default() } else { "" };
+        *reads.entry((row.signal, uuid)).or_insert((one.page, instance)) == (one.page, instance)
+    });
 }
 
 /// Returns whether [`PAGE_LABEL`] names the page.
@@ -229,8 +280,13 @@ fn gather<'a>(
                 if is_other(sample) {
                     return None;
                 }
-                let labels = split_labels(&sample.labels);
+                let mut labels = split_labels(&sample.labels);
                 let name = value_of(&labels, PAGE_LABEL).filter(|_| named).unwrap_or_default().to_owned();
+                labels.retain(|(label, _)| !named || label != PAGE_LABEL);
+                // The scraper renames the server's label, because the page's name uses it.
+                labels.iter_mut().filter(|(label, _)| named && label == EXPORTED).for_each(|(label, _)| {
+                    PAGE_LABEL.clone_into(label);
+                });
                 let count = names.len();
                 let page = *names.entry(name).or_insert(count);
                 marks.resize_with(names.len(), Vec::new);
@@ -327,13 +383,13 @@ fn leads(row: &SignalName, one: &Raw<'_>) -> bool {
     row.layer != SignalLayer::Engine || (first("tp_rank") && first("pp_rank"))
 }
 
-/// Returns the replicas and the devices, in order of their names.
+/// Returns the replicas, the devices and the hosts, in order of their names.
 fn identities(
     raw: &[Raw<'_>],
     found: &[(usize, &'static SignalName)],
     pages: &[ScrapedPage],
-) -> (Vec<ObservedReplica>, Vec<ObservedReplica>) {
-    let mut of = [BTreeSet::new(), BTreeSet::new()];
+) -> [Vec<ObservedReplica>; 3] {
+    let mut of = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
     for (number, row) in found {
         let one = &raw[*number];
         match row.layer {
@@ -341,11 +397,13 @@ fn identities(
             SignalLayer::Engine if matches!(row.server, "plimsoll" | HISTORY) => {}
             SignalLayer::Engine => _ = of[0].insert((one.page, identity(one, row))),
             SignalLayer::Gpu => _ = of[1].insert((one.page, identity(one, row))),
+            SignalLayer::Host => _ = of[2].insert((one.page, identity(one, row))),
             SignalLayer::Gateway | SignalLayer::Process => {}
         }
     }
-    let several = pages.len() > 1;
     of.map(|found| {
+        // A page without replicas, such as an exporter's, needs no name to tell replicas apart.
+        let several = found.iter().map(|(page, _)| page).collect::<BTreeSet<_>>().len() > 1;
         let labelled = |page: usize| found.iter().any(|(other, labels)| *other == page && !labels.is_empty());
         let mut all: Vec<ObservedReplica> = found
             .iter()
@@ -359,7 +417,6 @@ fn identities(
         all.sort_by(|a, b| natural(a).cmp(&natural(b)));
         all
     })
-    .into()
 }
 
 /// Returns a sort key that compares numbers by value, so that 10 follows 9.
@@ -397,7 +454,7 @@ fn track(one: &Raw<'_>, row: &SignalName, pages: &[ScrapedPage], among: &[Observ
         _ => None,
     };
     let replica = match row.layer {
-        SignalLayer::Engine | SignalLayer::Gpu => {
+        SignalLayer::Engine | SignalLayer::Gpu | SignalLayer::Host => {
             let labels = identity(one, row);
             let page = &pages[one.page].name;
             let mut of_page = among.iter().enumerate().filter(|(_, replica)| replica.page == *page);
@@ -438,10 +495,13 @@ fn judge_resets(
 ) {
     for track in tracks.values().flatten().filter(|track| track.grows()) {
         let resets = track.falls(At(i64::MIN), At::MAX);
-        disclosures.resets = disclosures.resets.max(resets);
         let page = &mut pages[track.page];
         page.alternates |= resets > MOST_RESTARTS && resets as usize * 10 > page.scrapes.at.len();
-        disclosures.alternates |= page.alternates;
+        // An exporter that restarts is no server.
+        if !track.is_of_machine() {
+            disclosures.resets = disclosures.resets.max(resets);
+            disclosures.alternates |= page.alternates;
+        }
     }
 }
 

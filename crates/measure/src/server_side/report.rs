@@ -7,6 +7,7 @@ use plimsoll_model::{Sample, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::machine::{self, GpuReport, HostReport};
 use super::{Bracket, ServerSide, Signal};
 use crate::findings::LevelFinding;
 
@@ -81,8 +82,14 @@ pub struct LevelReport {
     pub sm_clock_min: Option<f64>,
     /// Mean power in W.
     pub power_w: Option<f64>,
-    /// Energy per output token in J.
+    /// Energy per output token in J, of the counters of both.
     pub joules_per_token: Option<f64>,
+    /// Energy, memory and limits of the GPUs; absent if no GPU reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuReport>,
+    /// CPUs and containers of the machine; absent if no exporter reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostReport>,
     /// Gauges during the level, in the buckets of the level's timeline; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub course: Vec<ServerMoment>,
@@ -99,6 +106,21 @@ pub struct ServerMoment {
     pub waiting: Option<f64>,
     /// KV cache usage, 0 to 1.
     pub kv_usage: Option<f64>,
+    /// Power of all GPUs in W.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_w: Option<f64>,
+    /// Share of time in which multiprocessors are active, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_active: Option<f64>,
+    /// Share of time in which GPU memory transfers data, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dram_active: Option<f64>,
+    /// Used memory of all GPUs in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory: Option<f64>,
+    /// Clock of the slowest GPU in Hz.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_clock: Option<f64>,
 }
 
 /// Returns the metrics that servers reported during these levels; `None` if there was no scrape.
@@ -166,6 +188,8 @@ fn level_report(server: &ServerSide, level: &LevelFinding) -> LevelReport {
         sm_clock_min: min(Signal::SmClock),
         power_w: mean(Signal::GpuPower),
         joules_per_token: ratio(Signal::GpuEnergy, Signal::OutputTokens),
+        gpu: machine::gpus(server, level),
+        host: machine::host(server, level),
         course: course(server, level),
     }
 }
@@ -174,16 +198,37 @@ fn level_report(server: &ServerSide, level: &LevelFinding) -> LevelReport {
 fn course(server: &ServerSide, level: &LevelFinding) -> Vec<ServerMoment> {
     let (window, timeline) = (&level.summary.window, &level.summary.timeline);
     let start = window.start - Span::from_secs_f64(window.warm_up_s);
-    let gauges = [Signal::Running, Signal::Waiting, Signal::KvUsage].map(|signal| server.gauge(signal));
+    let gauges = [
+        Signal::Running,
+        Signal::Waiting,
+        Signal::KvUsage,
+        Signal::GpuPower,
+        Signal::SmActive,
+        Signal::DramActive,
+        Signal::GpuMemoryUsed,
+        Signal::SmClock,
+    ];
+    let gauges = gauges.map(|signal| server.gauge(signal));
     if gauges.iter().all(Option::is_none) {
         return Vec::new();
     }
     let moment = |at_s: f64| {
         let from = start + Span::from_secs_f64(at_s);
         let to = from + Span::from_secs_f64(timeline.bucket_s);
-        let [running, waiting, kv_usage] =
+        let [running, waiting, kv_usage, power_w, sm_active, dram_active, gpu_memory, sm_clock] =
             gauges.each_ref().map(|gauge| gauge.as_ref().and_then(|gauge| gauge.mean(from, to)));
-        ServerMoment { at_s: at_s + 0.5 * timeline.bucket_s, running, waiting, kv_usage }
+        let at_s = at_s + 0.5 * timeline.bucket_s;
+        ServerMoment {
+            at_s,
+            running,
+            waiting,
+            kv_usage,
+            power_w,
+            sm_active,
+            dram_active,
+            gpu_memory,
+            sm_clock,
+        }
     };
     timeline.buckets.iter().map(|bucket| moment(bucket.at_s)).collect()
 }

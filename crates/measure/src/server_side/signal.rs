@@ -12,6 +12,8 @@ pub enum AggregationRule {
     Max,
     Min,
     Mean,
+    /// Bits that are set in any of the bit masks.
+    Union,
 }
 
 impl AggregationRule {
@@ -24,6 +26,7 @@ impl AggregationRule {
             AggregationRule::Mean => values.reduce(|a, b| a + b).map(|sum| sum / count),
             AggregationRule::Max => values.reduce(f64::max),
             AggregationRule::Min => values.reduce(f64::min),
+            AggregationRule::Union => values.reduce(|a, b| (a as u64 | b as u64) as f64),
         }
     }
 }
@@ -168,8 +171,30 @@ signals! {
     ThrottledPower = "throttled_power", Counter, Sum, "s";
     /// Time throttled for heat, summed over devices.
     ThrottledThermal = "throttled_thermal", Counter, Sum, "s";
+    /// Bit mask of the reasons for a lower clock, as NVML's `nvmlClocksEventReasons`.
+    ClockReasons = "clock_reasons", Gauge, Union, "bits";
+    /// Share of time in which the power limit lowers the clock.
+    PowerLimited = "power_limited", Gauge, Max, "fraction";
+    /// Share of time in which heat lowers the clock: of the chip, its memory or its voltage regulators, the largest.
+    HeatLimited = "heat_limited", Gauge, Max, "fraction";
     /// Number of the last XID error; 0 if there is none.
     Xid = "xid", Gauge, Max, "code";
+    /// CPU time that the hypervisor gave to other machines, summed over cores.
+    CpuStolen = "cpu_stolen", Counter, Sum, "s";
+    /// Time in which a process of the machine waited for a CPU; of several machines the sum.
+    CpuPressure = "cpu_pressure", Counter, Sum, "s";
+    /// Time in which a process of the machine waited for memory.
+    MemoryPressure = "memory_pressure", Counter, Sum, "s";
+    /// Time in which a process of the machine waited for a disk.
+    IoPressure = "io_pressure", Counter, Sum, "s";
+    /// Periods of a container's CPU quota in which the container ran.
+    QuotaPeriods = "quota_periods", Counter, Sum, "periods";
+    /// Periods in which a container used up its CPU quota and was stopped.
+    QuotaThrottled = "quota_throttled", Counter, Sum, "periods";
+    /// Time in which a container's threads were stopped by its CPU quota.
+    QuotaTime = "quota_time", Counter, Sum, "s";
+    /// Time in which a process of a container waited for a CPU.
+    ContainerPressure = "container_pressure", Counter, Sum, "s";
     /// CPU time of the server's processes.
     CpuSeconds = "cpu_seconds", Counter, Sum, "s";
     /// Resident memory of the server's processes.

@@ -26,6 +26,8 @@ pub enum SignalLayer {
     Engine,
     Gateway,
     Gpu,
+    /// A machine, or one of its containers.
+    Host,
     Process,
 }
 
@@ -100,7 +102,10 @@ impl SignalTable {
 
     /// Returns a regular expression (RE2) that matches every name in the table and few others, by their first words.
     pub fn families(&self) -> String {
-        let begins = self.rows.keys().filter_map(|name| name.split('_').next());
+        // A machine has thousands of names that begin as its few in the table.
+        let is_hosts = |rows: &[SignalName]| rows.iter().any(|row| row.layer == SignalLayer::Host);
+        let names = self.rows.iter().filter(|(_, rows)| !is_hosts(rows)).map(|(name, _)| name);
+        let begins = names.filter_map(|name| name.split('_').next());
         let families: BTreeSet<&str> = begins.filter(|begin| !begin.is_empty()).collect();
         let families: Vec<&str> = families.into_iter().collect();
         let brands: Vec<&str> = self.brands.iter().copied().collect();
@@ -175,6 +180,7 @@ impl SignalTable {
             "engine" => SignalLayer::Engine,
             "gateway" => SignalLayer::Gateway,
             "gpu" => SignalLayer::Gpu,
+            "host" => SignalLayer::Host,
             "process" => SignalLayer::Process,
             _ => return,
         };
@@ -184,8 +190,9 @@ impl SignalTable {
         };
         let only = only.split(';').filter_map(|one| one.split_once('='));
         let only: Vec<_> = only.map(|(label, values)| (label, values.split('|').collect())).collect();
-        // `process_…` and `replicas_…` begin with generic words.
-        if layer != SignalLayer::Process && server != "plimsoll" {
+        // `process_…`, `node_…` and `replicas_…` begin with generic words.
+        let is_generic = matches!(layer, SignalLayer::Process | SignalLayer::Host) || server == "plimsoll";
+        if !is_generic {
             self.brands.extend(name.split([':', '.', '_']).next());
         }
         let base = plain(name);

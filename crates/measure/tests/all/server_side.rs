@@ -424,6 +424,136 @@ fn units_become_those_of_the_signal() {
     assert_eq!(server.devices().len(), 2);
 }
 
+/// Returns the rows of these pages, as a scraper of several endpoints writes them.
+fn named_pages(pages: &[(&str, &[(&str, &str, &[f64])])]) -> Vec<Sample> {
+    let of = |(name, rows): &(&str, &[(&str, &str, &[f64])])| {
+        let label = |labels: &str| {
+            let mut labels = split_labels(labels);
+            labels.push(("source".to_owned(), (*name).to_owned()));
+            join_labels(&labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>())
+        };
+        page(rows)
+            .into_iter()
+            .map(|row| Sample { labels: label(&row.labels).into(), ..row })
+            .collect::<Vec<_>>()
+    };
+    pages.iter().flat_map(of).collect()
+}
+
+/// The units of AMD's documentation: per cent, MB, MHz, W and µJ. Of the powers one is read.
+#[test]
+fn amds_exporter_is_read_in_the_units_of_the_signals() {
+    for prefix in ["", "amd_"] {
+        let names = |name: &str| format!("{prefix}{name}");
+        let [activity, used, clock, power, older, energy] = [
+            "gpu_gfx_activity",
+            "gpu_used_vram",
+            "gpu_clock",
+            "gpu_package_power",
+            "gpu_power_usage",
+            "gpu_energy_consumed",
+        ]
+        .map(names);
+        let server = ServerSide::read(&page(&[
+            (&activity, "gpu_id=0", &[80.0, 80.0]),
+            (&activity, "gpu_id=1", &[40.0, 40.0]),
+            (&used, "gpu_id=0", &[1024.0, 1024.0]),
+            (&clock, "clock_index=2,clock_type=system,gpu_id=0", &[2100.0, 2100.0]),
+            (&clock, "clock_index=8,clock_type=memory,gpu_id=0", &[900.0, 900.0]),
+            (&power, "gpu_id=0", &[700.0, 700.0]),
+            (&older, "gpu_id=0", &[690.0, 690.0]),
+            (&energy, "gpu_id=0", &[1e15, 1e15 + 7e8]),
+        ]));
+        let at_0 = |signal| server.gauge(signal).unwrap().at(at(0)).unwrap();
+        assert!((at_0(Signal::GpuUtilisation) - 0.6).abs() < 1e-12, "{prefix}");
+        assert_eq!(at_0(Signal::GpuMemoryUsed), 1024.0 * 1024.0 * 1024.0);
+        assert_eq!((at_0(Signal::SmClock), at_0(Signal::GpuPower)), (2.1e9, 700.0));
+        assert_eq!(server.gained(Signal::GpuEnergy, at(0), at(1)).unwrap().value, 700.0);
+        assert_eq!(server.devices().len(), 2);
+    }
+}
+
+#[test]
+fn a_machine_and_its_containers_are_apart_from_the_engine() {
+    let samples = named_pages(&[
+        (
+            "engine:8000",
+            &[
+                ("vllm:num_requests_running", "engine=0", &[1.0, 1.0]),
+                ("vllm:prompt_tokens_by_source_total", "exported_source=local_cache_hit", &[0.0, 30.0]),
+                ("process_cpu_seconds_total", "", &[10.0, 12.0]),
+            ],
+        ),
+        (
+            "node:9100",
+            &[
+                ("node_cpu_seconds_total", "cpu=0,mode=steal", &[1.0, 1.5]),
+                ("node_cpu_seconds_total", "cpu=1,mode=steal", &[2.0, 2.25]),
+                ("node_cpu_seconds_total", "cpu=1,mode=idle", &[70.0, 90.0]),
+                ("node_pressure_cpu_waiting_seconds_total", "", &[5.0, 5.5]),
+                ("process_cpu_seconds_total", "", &[100.0, 150.0]),
+            ],
+        ),
+        (
+            "node:8080",
+            &[
+                (
+                    "container_cpu_cfs_throttled_periods_total",
+                    "container=vllm,id=/a,namespace=n,pod=p",
+                    &[4.0, 9.0],
+                ),
+                (
+                    "container_cpu_cfs_throttled_periods_total",
+                    "container=web,id=/b,namespace=n,pod=q",
+                    &[1.0, 0.0],
+                ),
+            ],
+        ),
+    ]);
+    let server = ServerSide::read(&samples);
+    let gained = |signal| server.gained(signal, at(0), at(1)).unwrap().value;
+    assert_eq!((gained(Signal::CpuStolen), gained(Signal::CpuPressure)), (0.75, 0.5));
+    assert_eq!(gained(Signal::CachedTokens), 30.0, "the label of vLLM, which the scraper renamed");
+    assert_eq!(gained(Signal::CpuSeconds), 2.0, "the exporter's own process is no server");
+    let names: Vec<&str> = server.replicas().iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["0"], "pages without engines tell no replicas apart");
+    let throttled =
+        |host| server.gained_of_host(host, Signal::QuotaThrottled, at(0), at(1)).map(|gained| gained.value);
+    let vllm = server.hosts().iter().position(|host| host.labels.contains("vllm")).unwrap();
+    assert_eq!(throttled(vllm), Some(5.0));
+    assert_eq!((server.disclosures().resets, server.restarts(at(0), at(1))), (0, 0), "of servers");
+    assert_eq!(server.scraped(at(0), at(1)), (2, 0), "of servers");
+}
+
+#[test]
+fn a_gpu_that_two_pages_report_is_read_once() {
+    let both: &[(&str, &[(&str, &str, &[f64])])] = &[
+        ("triton", &[("nv_gpu_power_usage", "gpu_uuid=GPU-1", &[300.0, 300.0])]),
+        (
+            "dcgm",
+            &[
+                ("DCGM_FI_DEV_POWER_USAGE", "UUID=GPU-1,gpu=0", &[301.0, 301.0]),
+                ("DCGM_FI_DEV_POWER_USAGE", "UUID=GPU-2,gpu=1", &[100.0, 100.0]),
+            ],
+        ),
+    ];
+    let power = |pages| ServerSide::read(&named_pages(pages)).gauge(Signal::GpuPower).unwrap().at(at(0));
+    assert_eq!(power(both), Some(400.0));
+    assert_eq!(power(&both[1..]), Some(401.0));
+    // Both instances of a partitioned GPU report its power, and each its own memory.
+    let server = ServerSide::read(&page(&[
+        ("DCGM_FI_DEV_POWER_USAGE", "GPU_I_ID=1,UUID=GPU-1,gpu=0", &[300.0, 300.0]),
+        ("DCGM_FI_DEV_POWER_USAGE", "GPU_I_ID=2,UUID=GPU-1,gpu=0", &[300.0, 300.0]),
+        ("DCGM_FI_DEV_FB_USED", "GPU_I_ID=1,UUID=GPU-1,gpu=0", &[1.0, 1.0]),
+        ("DCGM_FI_DEV_FB_USED", "GPU_I_ID=2,UUID=GPU-1,gpu=0", &[2.0, 2.0]),
+        ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "GPU_I_ID=1,UUID=GPU-1,gpu=0", &[4.0, 0.0]),
+        ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "GPU_I_ID=2,UUID=GPU-1,gpu=0", &[32.0, 0.0]),
+    ]));
+    let at_0 = |signal| server.gauge(signal).unwrap().at(at(0)).unwrap();
+    assert_eq!((at_0(Signal::GpuPower), at_0(Signal::GpuMemoryUsed)), (300.0, 3.0 * 1024.0 * 1024.0));
+    assert_eq!(at_0(Signal::ClockReasons), 36.0);
+}
+
 #[test]
 fn a_series_without_the_replicas_label_is_the_only_replicas() {
     let server = ServerSide::read(&page(&[

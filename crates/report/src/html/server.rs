@@ -46,6 +46,27 @@ pub fn charts(findings: &Findings, charts: &mut Charts) {
             let y = ChartAxis { label: "KV cache in use".into(), unit: "%".into(), log: false, range: None };
             charts.insert(format!("server-kv-{id}"), chart(y, vec![kv]));
         }
+        if let Some(power) = over_time(own, "power of the GPUs", "--s1", |moment| moment.power_w, 1.0) {
+            let y = ChartAxis { label: "power".into(), unit: "W".into(), log: false, range: None };
+            charts.insert(format!("gpu-power-{id}"), chart(y, vec![power]));
+        }
+        let active: Vec<ChartSeries> = [
+            ("SM active", "--s0", (|moment| moment.sm_active) as fn(&ServerMoment) -> Option<f64>),
+            ("memory active", "--s2", |moment| moment.dram_active),
+        ]
+        .into_iter()
+        .filter_map(|(name, color, of)| over_time(own, name, color, of, 100.0))
+        .collect();
+        if !active.is_empty() {
+            let y = ChartAxis { label: "GPU active".into(), unit: "%".into(), log: false, range: None };
+            charts.insert(format!("gpu-active-{id}"), chart(y, active));
+        }
+        let gib = 1.0 / 1_073_741_824.0;
+        if let Some(memory) = over_time(own, "GPU memory in use", "--s4", |moment| moment.gpu_memory, gib) {
+            let y =
+                ChartAxis { label: "GPU memory in use".into(), unit: "GiB".into(), log: false, range: None };
+            charts.insert(format!("gpu-memory-{id}"), chart(y, vec![memory]));
+        }
     }
 }
 
@@ -79,6 +100,9 @@ pub fn section(page: &mut Document, findings: &Findings, charts: &Charts) {
             section.drawn(html! {
                 (place(charts, &format!("server-{id}"), &requests))
                 (place(charts, &format!("server-kv-{id}"), &kv))
+                @for (chart, title) in [("power", "Power of the GPUs"), ("active", "GPU activity"), ("memory", "GPU memory in use")] {
+                    (place(charts, &format!("gpu-{chart}-{id}"), &format!("{title}{which}")))
+                }
                 @if !unknown.is_empty() {
                     p.small.soft { "Not reported by this server" (which) ", so unknown (never zero): " (unknown.join(", ")) "." }
                 }

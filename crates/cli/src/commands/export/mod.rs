@@ -164,7 +164,7 @@ fn samples(page: &[u8]) -> Result<Vec<Sample>, String> {
 fn asked(url: &str) -> Result<Vec<Sample>, Stop> {
     let target = TargetSpec { url: url.to_owned(), ..TargetSpec::default() };
     let every = Span::from_secs(60);
-    let spec = ScrapeSpec { discover: false, pages: vec![url.to_owned()], every };
+    let spec = ScrapeSpec { discover: false, pages: vec![url.to_owned()], every, ..ScrapeSpec::default() };
     let found = pages::find(&target, &spec).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "--source ")),
         ScrapeError::Silent { .. } | ScrapeError::Cut { .. } => {

@@ -95,7 +95,7 @@ pub fn read(args: &WatchArgs, doing: WatchMode) -> Result<WatchConfig, Stop> {
     Ok(WatchConfig {
         run,
         target,
-        scrape: ScrapeSpec { discover: false, pages, every: spec.every },
+        scrape: ScrapeSpec { discover: false, pages, every: spec.every, ..ScrapeSpec::default() },
         fixed,
         lists,
         pushed,
