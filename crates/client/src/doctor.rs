@@ -9,7 +9,7 @@ use plimsoll_model::{Host, Quantiles, Span};
 
 use crate::clock::{Clock, thread_run_queue_ns};
 use crate::histogram::LogHistogram;
-use crate::tcp::kernel_stamps_available;
+use crate::http1::tcp::kernel_stamps_available;
 use crate::timer::{self, Timer};
 
 /// The severity of a check's result.
@@ -52,7 +52,7 @@ pub fn check(connections: Option<u32>) -> Vec<DoctorFinding> {
 
 /// Reports the GPUs that the driver of this machine shows; none is no problem, because most endpoints are on other machines.
 fn gpus() -> DoctorFinding {
-    let found = match crate::nvml::gpus() {
+    let found = match crate::metrics::nvml::gpus() {
         0 => "no NVML on this machine: metrics of GPUs come from an exporter".to_owned(),
         n => format!("NVML reports {n} GPUs on this machine"),
     };

@@ -12,15 +12,15 @@ use plimsoll_model::Span;
 use plimsoll_workload::{Connections, TargetSpec};
 
 use crate::clock::Clock;
-use crate::exchange::exchange;
-use crate::exchange_watch::{OutgoingRequest, WholeAnswer};
-use crate::header_template::RequestNames;
-use crate::keeping::KeepaliveShared;
-use crate::pages::runtime;
-use crate::pool::ConnectionPool;
-use crate::recording::AttemptEnding;
-use crate::request::RequestWriter;
-use crate::stamp::SocketMeter;
+use crate::driver::exchange::exchange;
+use crate::driver::exchange_watch::{OutgoingRequest, WholeAnswer};
+use crate::driver::recording::AttemptEnding;
+use crate::http1::header_template::RequestNames;
+use crate::http1::keeping::KeepaliveShared;
+use crate::http1::pool::ConnectionPool;
+use crate::http1::request::RequestWriter;
+use crate::http1::stamp::SocketMeter;
+use crate::metrics::pages::runtime;
 use crate::target::{EncodedBody, Target, TargetError};
 
 /// Most bytes of a response that are read; useful responses are shorter.

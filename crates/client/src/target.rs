@@ -15,12 +15,12 @@ use plimsoll_workload::{HttpVersion, TargetSpec};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::certs::Identity;
-use crate::header_template::HeaderTemplate;
-use crate::keys;
-use crate::link::Route;
-use crate::request::{KeyHeaders, RequestOpening};
-use crate::secret::{Key, Secret, SecretError};
+use crate::auth::keys;
+use crate::auth::secret::{Key, Secret, SecretError};
+use crate::http1::header_template::HeaderTemplate;
+use crate::http1::link::Route;
+use crate::http1::request::{KeyHeaders, RequestOpening};
+use crate::tls::certs::Identity;
 use crate::tls::{SharedTls, TlsError, TlsTrust};
 
 #[derive(Debug, thiserror::Error)]

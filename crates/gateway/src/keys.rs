@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use plimsoll_client::secret::Secret;
+use plimsoll_client::auth::secret::Secret;
 use plimsoll_policy::{RateSpec, SettingError};
 use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;

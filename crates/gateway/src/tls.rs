@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll_client::certs::{Identity, server_config};
+use plimsoll_client::tls::certs::{Identity, server_config};
 use plimsoll_client::tls::{TlsError, TlsTrust, client_config_as};
 use rustls::{ClientConfig, ServerConfig};
 use schemars::JsonSchema;

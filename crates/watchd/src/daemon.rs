@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use plimsoll_client::Clock;
-use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
-use plimsoll_client::pushed::PushCounts;
-use plimsoll_client::scrape::Scraper;
-use plimsoll_client::told::ScrapeLog;
+use plimsoll_client::metrics::pages::{self, MetricsPage, ScrapeError};
+use plimsoll_client::metrics::pushed::PushCounts;
+use plimsoll_client::metrics::scrape::Scraper;
+use plimsoll_client::metrics::told::ScrapeLog;
 use plimsoll_console::exit::{Exit, Stop};
 use plimsoll_console::out::{self, OutputFormat};
 use plimsoll_console::screen::{KeyWatch, Screen};

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use plimsoll_client::targets;
+use plimsoll_client::metrics::targets;
 use plimsoll_watch::AlertSpec;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};

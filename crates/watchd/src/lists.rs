@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plimsoll_client::pages;
-use plimsoll_client::scrape::Scraper;
+use plimsoll_client::metrics::pages;
+use plimsoll_client::metrics::scrape::Scraper;
 use plimsoll_console::exit::{Exit, Stop};
 use plimsoll_console::out;
 use plimsoll_model::Span;

@@ -1,6 +1,6 @@
 //! Metric names that a watch uses.
 
-use plimsoll_client::pages::MetricsPage;
+use plimsoll_client::metrics::pages::MetricsPage;
 use plimsoll_measure::server_side::table::SignalTable;
 
 /// Restricts queries to a Prometheus server to known metric names.

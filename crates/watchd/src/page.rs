@@ -1,6 +1,6 @@
 //! The output of a watch over HTTP: the status page and the Prometheus metrics of the watch itself.
 
-use plimsoll_client::pushed::PushCounts;
+use plimsoll_client::metrics::pushed::PushCounts;
 use plimsoll_watch::course::ChartData;
 use plimsoll_watch::{AlertState, BudgetWatch, CostNow, RowState, WatchFinding};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use plimsoll_client::Clock;
 use plimsoll_client::Secret;
-use plimsoll_client::measured::OtlpSource;
-use plimsoll_client::pushed::PushCounts;
-use plimsoll_client::told::ScrapeLog;
+use plimsoll_client::metrics::measured::OtlpSource;
+use plimsoll_client::metrics::pushed::PushCounts;
+use plimsoll_client::metrics::told::ScrapeLog;
 use plimsoll_console::exit::Stop;
 use plimsoll_console::out;
 use plimsoll_model::{At, PageRead, PageSaid, Span};

@@ -8,8 +8,9 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use plimsoll_client::auth::sign;
 use plimsoll_client::clock::realtime_ns;
-use plimsoll_client::{PostClient, Secret, SigningKey, sign};
+use plimsoll_client::{PostClient, Secret, SigningKey};
 use plimsoll_model::{At, Span};
 use plimsoll_workload::TargetSpec;
 use serde_json::{Map, Value};

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_client::Clock;
-use plimsoll_client::pages::{self, ScrapeError};
-use plimsoll_client::scrape::Scraper;
-use plimsoll_client::told::ScrapeLog;
+use plimsoll_client::metrics::pages::{self, ScrapeError};
+use plimsoll_client::metrics::scrape::Scraper;
+use plimsoll_client::metrics::told::ScrapeLog;
 use plimsoll_model::{Arm, At, Span};
 use plimsoll_report::canaried as words;
 use plimsoll_watch::canary::{Canary, CanaryFinding, CanarySpec, CanaryVerdict};

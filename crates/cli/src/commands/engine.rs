@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use plimsoll_client::certs::{Identity, server_config};
+use plimsoll_client::tls::certs::{Identity, server_config};
 use plimsoll_server::{EngineServerConfig, EngineTls, ServeError};
 use plimsoll_sim::catalogue::{Gpu, gpus, models};
 use plimsoll_sim::{EngineSpec, ModeSpec, WorldSpec, catalogue::profile};

@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_client::Clock;
-use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
-use plimsoll_client::scrape::Scraper;
-use plimsoll_client::told::ScrapeLog;
+use plimsoll_client::metrics::pages::{self, MetricsPage, ScrapeError};
+use plimsoll_client::metrics::scrape::Scraper;
+use plimsoll_client::metrics::told::ScrapeLog;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::server_side::report;
 use plimsoll_measure::server_side::table::SignalTable;

@@ -8,7 +8,7 @@ use plimsoll_wire::grpc::{self, CallStatus};
 use plimsoll_wire::kserve::grpc::{self as kserve, Method};
 
 use super::{ProbeError, ProbeResponse, ProbeState, ProbedModel};
-use crate::header_template::RequestNames;
+use crate::http1::header_template::RequestNames;
 use crate::target::EncodedBody;
 
 /// The result of a call: its message, or the failed status.

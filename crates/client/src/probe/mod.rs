@@ -18,18 +18,18 @@ use plimsoll_workload::{Connections, TargetSpec};
 use serde_json::Value;
 use tokio::runtime::{Builder, LocalOptions};
 
-use crate::client::options_of;
+use crate::auth::secret::Secret;
 use crate::clock::Clock;
-use crate::exchange::exchange;
-use crate::exchange_watch::{OutgoingRequest, WholeAnswer};
+use crate::driver::client::options_of;
+use crate::driver::exchange::exchange;
+use crate::driver::exchange_watch::{OutgoingRequest, WholeAnswer};
+use crate::driver::recording::AttemptEnding;
 use crate::fallback::fall_back;
-use crate::header_template::RequestNames;
-use crate::keeping::KeepaliveShared;
-use crate::pool::ConnectionPool;
-use crate::recording::AttemptEnding;
-use crate::request::RequestWriter;
-use crate::secret::Secret;
-use crate::stamp::SocketMeter;
+use crate::http1::header_template::RequestNames;
+use crate::http1::keeping::KeepaliveShared;
+use crate::http1::pool::ConnectionPool;
+use crate::http1::request::RequestWriter;
+use crate::http1::stamp::SocketMeter;
 use crate::target::{EncodedBody, Target};
 
 /// Time limit for one response of the endpoint.

@@ -183,7 +183,7 @@ fn each_attempt_is_told_of_its_own_connection_only() {
     let (_, rows) = rig.run(&twenty());
     assert!(rows.iter().all(|r| r.outcome.is_finished()));
     if !cfg!(target_os = "linux") || rows.iter().all(|r| r.tcp == plimsoll_model::TcpFacts::default()) {
-        assert!(cfg!(not(target_os = "linux")) || !plimsoll_client::tcp::kernel_stamps_available());
+        assert!(cfg!(not(target_os = "linux")) || !plimsoll_client::http1::tcp::kernel_stamps_available());
         return;
     }
     for row in &rows {

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use plimsoll_client::pages::find;
+use plimsoll_client::metrics::pages::find;
 use plimsoll_model::Protocol;
 use plimsoll_workload::{ScrapeSpec, TargetSpec};
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_client::tcp::kernel_stamps_available;
+use plimsoll_client::http1::tcp::kernel_stamps_available;
 use plimsoll_client::{LiveCounters, MemorySink, Sink};
 use plimsoll_model::{At, Span, StampSource};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_client::Control;
-use plimsoll_client::certs::{Identity, server_config};
+use plimsoll_client::tls::certs::{Identity, server_config};
 use plimsoll_model::{By, How, Span};
 use plimsoll_workload::Connections;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
@@ -58,7 +58,7 @@ fn an_authority_the_user_names_is_trusted_and_stamps_stay_the_kernels() {
     let server = server();
     let row = rig(&server).one();
     assert!(row.outcome.is_finished(), "{row:#?}");
-    assert_eq!(row.kernel_stamps, plimsoll_client::tcp::kernel_stamps_available());
+    assert_eq!(row.kernel_stamps, plimsoll_client::http1::tcp::kernel_stamps_available());
     assert_eq!(row.answer.tokens.output, Some(3));
     let stamps =
         [row.connected, row.sent, row.first_byte, row.first_token, row.end].map(|at| at.expect("reached"));

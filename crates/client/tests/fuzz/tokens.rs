@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use plimsoll_client::secret::Secret;
-use plimsoll_client::token::TokenServer;
+use plimsoll_client::auth::secret::Secret;
+use plimsoll_client::auth::token::TokenServer;
 use plimsoll_workload::{TargetSpec, TokenAuth, TokenSpec};
 
 /// A connection that returns these bytes, independent of the request.

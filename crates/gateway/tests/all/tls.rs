@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_client::certs::Identity;
+use plimsoll_client::tls::certs::Identity;
 use plimsoll_client::tls::{TlsTrust, client_config_as};
 use plimsoll_gateway::tls::{CertSpec, TlsSpec};
 use plimsoll_gateway::{Gateway, GatewaySpec, PickerSpec, ReplicaSpec};

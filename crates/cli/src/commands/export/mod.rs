@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use clap::ValueEnum;
 use plimsoll_client::Clock;
-use plimsoll_client::pages::{self, ScrapeError};
-use plimsoll_client::scrape::Scraper;
-use plimsoll_client::told::ScrapeLog;
+use plimsoll_client::metrics::pages::{self, ScrapeError};
+use plimsoll_client::metrics::scrape::Scraper;
+use plimsoll_client::metrics::told::ScrapeLog;
 use plimsoll_model::{At, Sample, Span, join_labels};
 use plimsoll_report::watched as words;
 use plimsoll_watch::export::{ExportKind, ExportRow, ExportSource, ExportSpec, PAGES, export};

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 
 use plimsoll_client::Name;
-use plimsoll_client::header_template::{span_id, trace_id};
+use plimsoll_client::http1::header_template::{span_id, trace_id};
 use plimsoll_model::{Attempt, EndedBy, Manifest, Protocol, RunState};
 use plimsoll_store::ColumnSelection;
 use plimsoll_wire::trace::client::ClientSpans;

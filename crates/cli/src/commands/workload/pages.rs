@@ -4,8 +4,8 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use plimsoll_client::metrics::{pages, targets};
 use plimsoll_client::target::without_user;
-use plimsoll_client::{pages, targets};
 use plimsoll_measure::counted;
 use plimsoll_model::{RequestLog, Sample};
 use plimsoll_wire::prometheus_api;
