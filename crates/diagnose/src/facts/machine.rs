@@ -47,7 +47,7 @@ fn quota(frames: &Frames<'_>) -> Option<Finding> {
     let gauges = &frames.candidate.gauges;
     let each =
         gauges.containers().into_iter().filter_map(|(name, steps)| {
-            let matched = Matched::of(frames, &steps, LEAST_STOPPED)?;
+            let matched = CounterMatch::of(frames, &steps, LEAST_STOPPED)?;
             let says = matched.says("a CPU quota", || format!(
             "in the slow seconds its CPU quota stops {name} in {} of its periods, in the others in {}",
             percent(matched.slow),
@@ -68,7 +68,7 @@ fn host(frames: &Frames<'_>) -> Option<Finding> {
         waits(Signal::IoPressure, "a disk"),
     ];
     let each = kinds.into_iter().filter_map(|(signal, least, what)| {
-        let matched = Matched::of(frames, &gauges.counter_steps(signal), least)?;
+        let matched = CounterMatch::of(frames, &gauges.counter_steps(signal), least)?;
         let says = matched.says("the host", || match signal {
             Signal::CpuStolen => format!(
                 "in the slow seconds the hypervisor gives {} CPUs to other machines, in the others {}",
@@ -87,7 +87,7 @@ fn host(frames: &Frames<'_>) -> Option<Finding> {
 }
 
 fn clock(frames: &Frames<'_>) -> Option<Finding> {
-    let matched = Matched::of(frames, &frames.candidate.gauges.clock_loss(), LEAST_CLOCK)?;
+    let matched = CounterMatch::of(frames, &frames.candidate.gauges.clock_loss(), LEAST_CLOCK)?;
     let says = matched.says("the GPU's clock", || {
         format!(
             "in the slow seconds the GPU's clock is {} lower than at its highest, in the others {}",
@@ -99,13 +99,13 @@ fn clock(frames: &Frames<'_>) -> Option<Finding> {
 }
 
 /// Returns the finding of the counter that fits the slow seconds best.
-fn best(fact: Observed, each: impl Iterator<Item = (Matched, String)>) -> Option<Finding> {
+fn best(fact: Observed, each: impl Iterator<Item = (CounterMatch, String)>) -> Option<Finding> {
     let (matched, says) = each.max_by(|a, b| a.0.fits().total_cmp(&b.0.fits()))?;
     Some(Finding::new(fact, matched.is(), says))
 }
 
 /// A counter in the slow and in the fast intervals of this run's tokens.
-struct Matched {
+struct CounterMatch {
     /// Means of the counter in the slow and in the fast intervals.
     slow: f64,
     fast: f64,
@@ -117,9 +117,9 @@ struct Matched {
     periods: usize,
 }
 
-impl Matched {
+impl CounterMatch {
     /// Compares a counter with the gaps between tokens in its own intervals. Returns `None` with too few intervals.
-    fn of(frames: &Frames<'_>, steps: &[CounterStep], least: f64) -> Option<Matched> {
+    fn of(frames: &Frames<'_>, steps: &[CounterStep], least: f64) -> Option<CounterMatch> {
         let paces = paces(frames, steps)?;
         let usual = |of: fn(&(f64, f64)) -> f64| {
             let mut all: Vec<f64> = paces.iter().flatten().map(of).collect();
@@ -140,7 +140,7 @@ impl Matched {
             |of: &[f64]| of.iter().filter(|value| **value >= raised).count() as f64 / of.len().max(1) as f64;
         let flags: Vec<bool> = paces.iter().flatten().map(is_slow).collect();
         let periods = (0..flags.len()).filter(|n| flags[*n] && (*n == 0 || !flags[n - 1])).count();
-        Some(Matched {
+        Some(CounterMatch {
             slow: mean(&slow),
             fast: mean(&fast),
             hit_slow: hit(&slow),
