@@ -4,6 +4,8 @@
 //! the others. A connection serves one request and is closed at a time limit, so that a client that stops reading cannot keep
 //! a place. A client of an event stream that does not read is closed too.
 
+#![expect(clippy::disallowed_methods, reason = "pages need no exact time")]
+
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
+use plimsoll_client::Clock;
 use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_model::{At, Sample};
 
@@ -91,7 +91,7 @@ fn exporter() -> (u16, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let scrapes: Arc<AtomicU64> = Arc::default();
-    let (counted, began) = (Arc::clone(&scrapes), Instant::now());
+    let (counted, clock) = (Arc::clone(&scrapes), Clock::start());
     let page = move || {
         let scrape = counted.fetch_add(1, Ordering::SeqCst);
         let body = format!(
@@ -100,7 +100,7 @@ fn exporter() -> (u16, Arc<AtomicU64>) {
              DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{UUID=\"GPU-1\",gpu=\"0\"}} {scrape}\n\
              process_cpu_seconds_total 1\n\
              DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID=\"GPU-1\",gpu=\"0\"}} {}\n",
-            350.0 * began.elapsed().as_secs_f64() * 1e3
+            350.0 * clock.now().as_secs_f64() * 1e3
         );
         format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
     };

@@ -40,6 +40,8 @@ fn run(gap: i64, slow: i64) -> Run {
 
 /// A counter that grows by this much in each second, or a gauge with this value.
 type Course = fn(i64) -> f64;
+/// Adds a counter with these values to a run.
+type AddCounter = fn(Run, Course) -> Run;
 
 /// Adds scrapes of these series, once a second.
 fn with(mut run: Run, series: &[(&str, &str, bool, Course)]) -> Run {
@@ -93,7 +95,7 @@ fn cause(counter: fn(Run, Course) -> Run, now: (i64, i64), course: Course, rest:
 
 #[test]
 fn a_counter_that_rises_in_the_slow_seconds_is_their_cause() {
-    let cases: [(fn(Run, Course) -> Run, Course, Course, Cause, &str); 3] = [
+    let cases: [(AddCounter, Course, Course, Cause, &str); 3] = [
         (quota, |s| if is_slow(s) { 7.0 } else { 0.0 }, |_| 0.0, Cause::CpuThrottling, "ml/vllm-0/vllm"),
         (steal, |s| if is_slow(s) { 0.6 } else { 0.02 }, |_| 0.02, Cause::NoisyNeighbour, "hypervisor"),
         (clock, |s| if is_slow(s) { 1_200.0 } else { 1_980.0 }, |_| 1_980.0, Cause::GpuLimited, "clock"),
@@ -115,8 +117,7 @@ const OTHERS: [(i64, i64); 3] = [(25, 60), (31, 31), (25, 25)];
 
 #[test]
 fn a_counter_that_is_high_all_the_time_explains_nothing() {
-    let cases: [(fn(Run, Course) -> Run, Course); 3] =
-        [(quota, |_| 7.0), (steal, |_| 0.6), (clock, |_| 1_200.0)];
+    let cases: [(AddCounter, Course); 3] = [(quota, |_| 7.0), (steal, |_| 0.6), (clock, |_| 1_200.0)];
     for (counter, high) in cases {
         // It was high before, or it is high only now.
         for (now, rest) in OTHERS.into_iter().flat_map(|now| [(now, high), (now, |_| 0.0)]) {
@@ -128,7 +129,7 @@ fn a_counter_that_is_high_all_the_time_explains_nothing() {
 
 #[test]
 fn a_counter_that_rises_in_other_seconds_explains_nothing() {
-    let cases: [(fn(Run, Course) -> Run, Course, Course, Course); 3] = [
+    let cases: [(AddCounter, Course, Course, Course); 3] = [
         (quota, |s| if is_slow(s) { 7.0 } else { 0.0 }, |s| if is_slow(s + 20) { 7.0 } else { 0.0 }, |_| 0.0),
         (steal, |s| if is_slow(s) { 0.6 } else { 0.0 }, |s| if is_slow(s + 20) { 0.6 } else { 0.0 }, |_| 0.0),
         (

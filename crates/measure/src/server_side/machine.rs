@@ -271,8 +271,11 @@ mod tests {
 
     const S: i64 = 1_000_000_000;
 
+    /// Name, labels and values of a series by second.
+    type TestSeries<'a> = (&'a str, &'a str, &'a dyn Fn(i64) -> f64);
+
     /// Returns a scrape each second, with the value of each series at that second.
-    fn read(seconds: i64, series: &[(&str, &str, &dyn Fn(i64) -> f64)]) -> ServerSide {
+    fn read(seconds: i64, series: &[TestSeries<'_>]) -> ServerSide {
         let row = |s: i64, name: &str, labels: &str, value| Sample {
             at: At(s * S),
             source: "gpu".into(),

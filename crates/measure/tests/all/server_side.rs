@@ -424,9 +424,12 @@ fn units_become_those_of_the_signal() {
     assert_eq!(server.devices().len(), 2);
 }
 
+/// A page and its series: name, labels, values.
+type NamedPage<'a> = (&'a str, &'a [(&'a str, &'a str, &'a [f64])]);
+
 /// Returns the rows of these pages, as a scraper of several endpoints writes them.
-fn named_pages(pages: &[(&str, &[(&str, &str, &[f64])])]) -> Vec<Sample> {
-    let of = |(name, rows): &(&str, &[(&str, &str, &[f64])])| {
+fn named_pages(pages: &[NamedPage<'_>]) -> Vec<Sample> {
+    let of = |(name, rows): &NamedPage<'_>| {
         let label = |labels: &str| {
             let mut labels = split_labels(labels);
             labels.push(("source".to_owned(), (*name).to_owned()));
@@ -527,7 +530,7 @@ fn a_machine_and_its_containers_are_apart_from_the_engine() {
 
 #[test]
 fn a_gpu_that_two_pages_report_is_read_once() {
-    let both: &[(&str, &[(&str, &str, &[f64])])] = &[
+    let both: &[NamedPage<'_>] = &[
         ("triton", &[("nv_gpu_power_usage", "gpu_uuid=GPU-1", &[300.0, 300.0])]),
         (
             "dcgm",
