@@ -148,7 +148,7 @@ fn a_plan_stands_on_its_runs_report() {
     let ended = plimsoll(&["report", &at("run"), "--plan", &at("plan.json"), "--out", &page]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let text = std::fs::read_to_string(&page).expect("a page");
-    for said in ["Load limits of", "Capacity plan for demo", "assume one GPU per replica", "\"curve\":"] {
+    for said in ["Run of", "Capacity plan for demo", "assume one GPU per replica", "\"curve\":"] {
         assert!(text.contains(said), "{said}");
     }
     std::fs::remove_file(&page).expect("it was there");
