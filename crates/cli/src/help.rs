@@ -47,7 +47,11 @@ const OTHER: &[Topic] = &[
         &["budget", "baseline", "history"],
         "plimsoll budget init --from RUN -o budget.yaml",
     ),
-    ("Explain and plan more", &["profile", "levers", "what-if", "calc"], "plimsoll what-if RUN \"rate 2x\""),
+    (
+        "Explain and plan more",
+        &["profile", "audit", "levers", "what-if", "calc"],
+        "plimsoll what-if RUN \"rate 2x\"",
+    ),
     (
         "Production",
         &["canary", "export", "collect", "workload"],
@@ -231,6 +235,11 @@ const SHORT: &[Short] = &[
             "plimsoll engine --listen 127.0.0.1:8000",
             "plimsoll engine --profile llama-3.1-8b@h100 --replicas 2",
         ],
+    ),
+    (
+        "audit",
+        &["price", "gpus", "slo", "budget", "long_answer", "format"],
+        ["plimsoll audit RUN --price 2.49USD/gpu-hour --gpus 8", "plimsoll audit HISTORY --price 20USD/h"],
     ),
     (
         "tune",

@@ -119,6 +119,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Collect(args) => commands::collect::run(args),
         Command::Profile(args) => commands::profile::run(args),
         Command::Tune(args) => commands::tune::run(args),
+        Command::Audit(args) => commands::audit::run(args),
         Command::ColdStart(args) => commands::cold_start::run(args),
         Command::K8s(args) => commands::k8s::run(args),
         Command::Merge(args) => commands::merge::run(args),

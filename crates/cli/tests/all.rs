@@ -11,6 +11,8 @@ mod again;
 mod agents;
 #[path = "all/apis.rs"]
 mod apis;
+#[path = "all/audit.rs"]
+mod audit;
 #[path = "all/bad_input.rs"]
 mod bad_input;
 #[path = "all/bad_servers.rs"]

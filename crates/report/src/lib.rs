@@ -16,6 +16,7 @@
 //! - one file per command: [`compare`], [`diagnose`], [`profile`], [`wait`], [`plan`], [`gate`] and so on
 
 mod active;
+pub mod audit;
 pub mod browse;
 pub mod calc;
 pub mod canaried;

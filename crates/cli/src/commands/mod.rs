@@ -1,5 +1,6 @@
 //! The commands: one module per command, from flags to the exit code.
 
+pub mod audit;
 pub mod baseline;
 pub mod browse;
 pub mod budget;

@@ -5,6 +5,7 @@ use plimsoll_gateway::GatewaySpec;
 use plimsoll_judge::budget::{BudgetFile, SplitFile};
 use plimsoll_judge::compare::finding::Comparison;
 use plimsoll_judge::cost::PriceSpec;
+use plimsoll_judge::cost::audit::AuditFinding;
 use plimsoll_judge::gate::GateFinding;
 use plimsoll_judge::quality::{ItemSpec, Quality};
 use plimsoll_judge::tune::TuneFinding;
@@ -70,6 +71,7 @@ pub fn of(file: SchemaOf) -> schemars::Schema {
         SchemaOf::Levers => schema_for!(LeverFinding),
         SchemaOf::Plan => schema_for!(PlanFile),
         SchemaOf::Band => schema_for!(PredictionBand),
+        SchemaOf::Audit => schema_for!(AuditFinding),
         SchemaOf::Tune => schema_for!(TuneFinding),
         SchemaOf::Stages => schema_for!(RuleFile),
         SchemaOf::Split => schema_for!(SplitFile),

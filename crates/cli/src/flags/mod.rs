@@ -3,6 +3,7 @@
 //! Flags are sugar over the fields of the scenario ([`plimsoll_workload::Scenario`]); nothing is decided here. The
 //! module `resolve` handles units, files and defaults that depend on each other.
 
+mod audit;
 mod baseline;
 mod budget;
 pub mod calc;
@@ -39,6 +40,7 @@ mod workload;
 
 use clap::{Parser, Subcommand};
 
+pub use audit::AuditArgs;
 pub use baseline::{BaselineAction, BaselineArgs};
 pub use budget::{BudgetAction, BudgetArgs, BudgetInitArgs, BudgetLintArgs, BudgetSplitArgs, Preset};
 pub use canary::CanaryArgs;
@@ -139,6 +141,8 @@ pub enum Command {
     WhatIf(Box<WhatIfArgs>),
     /// Show the time of each request by stage
     Profile(Box<ProfileArgs>),
+    /// Show the uses of the money: good, failed, idle
+    Audit(AuditArgs),
     /// Find the best flags of a server: start, measure, stop
     Tune(Box<TuneArgs>),
     /// Measure the first request after an idle time

@@ -155,6 +155,8 @@ pub enum SchemaOf {
     Plan,
     /// The bands of plimsoll plan --band.
     Band,
+    /// Output of plimsoll audit --format json.
+    Audit,
     /// Output of plimsoll tune --format json.
     Tune,
     /// Stage rules of plimsoll profile.

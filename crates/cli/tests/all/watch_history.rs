@@ -57,6 +57,14 @@ fn stretches_of_a_history_are_read_like_runs_and_hold_what_came() {
     let text = plimsoll(&["show", &history]).stdout;
     assert!(text.contains("2026-11-23T02:00:0"), "{text}");
 
+    // The bill of the history is its time: two hours and twenty minutes.
+    let audit = plimsoll(&["audit", &history, "--price", "3600USD/h", "--format", "json"]).json();
+    let total = audit["total"].as_f64().expect("a bill");
+    let amounts = audit["parts"].as_array().expect("parts").iter().filter_map(|part| part["amount"].as_f64());
+    assert!((total - 8400.0).abs() < 60.0 && (amounts.sum::<f64>() - total).abs() < 1e-6, "{audit:#}");
+    let refused = plimsoll(&["audit", &history, "--price", "1USD/Mtok"]);
+    assert!(refused.code == 2 && refused.stderr.contains("needs a price per hour"), "{}", refused.stderr);
+
     // The first hour, out of blocks of a minute; and the second, of ten seconds.
     let whole = plimsoll_store::open(Path::new(&run)).expect("a run");
     for (name, from, to, length) in [("first", 0, 3600, 60.0), ("second", 3600, 7200, 10.0)] {

@@ -8,6 +8,8 @@
 //! There are two throughputs: that of each level, and that **at the budget limit**, which is useful for planning a release. The
 //! cost at an arbitrary rate describes the test as much as the endpoint.
 
+pub mod audit;
+
 pub use plimsoll_measure::findings::cost::{CostFinding, LevelCost, LineCost, UnitCosts};
 pub use plimsoll_measure::findings::price::{Bill, EndpointPrice, Per, Price, PriceError, PriceSpec};
 

@@ -88,6 +88,14 @@ pub fn show(dir: &Path, format: OutputFormat) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
+/// Returns all blocks of a history, folded to one length. Their times are ns since 1970.
+///
+/// # Errors
+/// Fails if the folder is no history or can't be read.
+pub fn blocks(dir: &Path) -> Result<Vec<HistoryBlock>, Stop> {
+    stretch(dir, |_| true).map(|all| all.blocks)
+}
+
 /// Blocks of one length with their source. Their times are ns since 1970.
 struct Stretch {
     blocks: Vec<HistoryBlock>,

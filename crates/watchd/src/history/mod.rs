@@ -5,6 +5,7 @@
 //! block. Folding writes a new folder, renames it, and then removes its source folders, so every block is on
 //! disk at any time. A ring buffer in one file was rejected because no other command could read it.
 
+pub mod billed;
 pub mod cut;
 mod folders;
 
