@@ -177,7 +177,12 @@ fn refuse(error: &clap::Error, wants_json: bool) -> ExitCode {
             } else {
                 None
             };
-            let missing = missing.map(|name| format!(" {name}")).unwrap_or_default();
+            let is_gate = std::env::args().nth(1).is_some_and(|command| command == "gate");
+            let missing = missing.map(|name| match name {
+                "--budget <FILE>" if is_gate => r#" --budget <FILE>, or --slo "ttft p99 < 500ms""#.to_owned(),
+                name => format!(" {name}"),
+            });
+            let missing = missing.unwrap_or_default();
             let stop = Stop::usage(format!("{first}{missing}{values}{tip}"));
             out::note(&format!("plimsoll: {}", stop.line));
             if wants_json {

@@ -115,6 +115,9 @@ fn sentence(opening: &str, subject: &str, line: &CapacityLine) -> String {
             let more = if opening.ends_with("up to") { "at least" } else { "more than" };
             format!("{opening} {more} {} requests/s: {why}.", figure::number(*rate_per_s))
         }
+        CapacityLine::Below { rate_per_s, why } if opening.ends_with("up to") => {
+            format!("{subject} is below {} requests/s: {why}.", figure::number(*rate_per_s))
+        }
         CapacityLine::Below { rate_per_s, why } => {
             format!("{opening} less than {} requests/s: {why}.", figure::number(*rate_per_s))
         }

@@ -385,12 +385,18 @@ fn a_change_is_judged_against_the_baselines_own_uncertainty() {
         )
     };
     let relative = Budget { relative: Some(Relative(0.10)), max: None, ..ttft(0.99, 1.0) };
-    let file = BudgetFile { baseline: Some("x".into()), ..file(vec![relative]) };
+    let file_of = |budget| file(vec![budget]);
+    let file = BudgetFile { baseline: Some("x".into()), ..file_of(relative) };
     let base = run(1, 1.0);
     let [same, worse, edge] = [run(2, 1.0), run(3, 1.35), run(4, 1.10)].map(|run| run.against(&base, &file));
     assert_eq!(worse.verdict, GateVerdict::Broken, "{:?}", worse.rows[0]);
     assert_eq!(same.verdict, GateVerdict::Pass, "{:?}", same.rows[0]);
     assert_ne!(edge.verdict, GateVerdict::Broken);
+    // A limit that both latencies meet shows nothing about the time before sending.
+    let met = Budget { relative: Some(Relative(0.10)), ..ttft(0.99, 1e6) };
+    let found = run(3, 1.35).against(&base, &BudgetFile { baseline: Some("x".into()), ..file_of(met) });
+    assert_eq!(found.verdict, GateVerdict::Broken, "{:?}", found.rows);
+    assert!(found.rows.iter().all(|row| !row.why.contains("lost earlier")), "{:?}", found.rows);
     let ratio = worse.rows[0].measured.estimate().expect("a ratio");
     assert!(ratio.lower < 1.35 && 1.35 < ratio.upper, "{ratio:?}");
 }

@@ -14,11 +14,11 @@ impl Decision {
             (Held::Pass, Some(VerdictBasis::Far)) => {
                 let slowest = count.slowest.map_or(0.0, |slowest| slowest.value_s);
                 let slowest = shown(slowest, &AmountUnit::Time);
-                format!("the slowest of {} took {slowest}; assumes no outbreaks far beyond it", count.n)
+                format!("the slowest of {} took {slowest}; assumes no bursts far slower than it", count.n)
             }
             _ => self.missed.map_or(String::new(), |missed| {
                 let missed = plural(missed, "request");
-                format!("0 of {} {over}; an outbreak of more than {missed} could have been missed", count.n)
+                format!("0 of {} {over}; a burst of more than {missed} could have been missed", count.n)
             }),
         }
     }

@@ -80,7 +80,9 @@ fn intervals(finding: &GateFinding) -> Option<String> {
     let few =
         finding.rows.iter().any(|row| row.measured.estimate().is_none() && row.measured.seen().is_some());
     let few = if few { format!(" {}.", words::FEW_SAYS) } else { String::new() };
-    Some(format!("Brackets: 95 %. A verdict errs at most {side} % of the time{analyses}.{few}"))
+    Some(format!(
+        "Brackets: 95 %. A verdict errs at most {side} % of the time{analyses}. D: requests per independent observation.{few}"
+    ))
 }
 
 #[cfg(test)]
