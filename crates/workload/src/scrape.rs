@@ -19,8 +19,8 @@ pub struct ScrapeSpec {
     pub discover: bool,
     /// URLs of metrics endpoints, such as `http://gpu-3:9400/metrics` or, with a name, `gpu=http://gpu-3:9400/metrics`.
     pub pages: Vec<String>,
-    /// Ports of the target's host at which `discover` looks for exporters of GPUs, CPUs and containers, if its address is
-    /// loopback or private; default: the usual ports of DCGM exporter, AMD's exporter, node_exporter and cAdvisor.
+    /// Ports of the target's host at which `discover` looks for exporters of GPUs, CPUs and containers. Its address must be
+    /// loopback or private. Default: the usual ports of DCGM exporter, AMD's exporter, node_exporter and cAdvisor.
     #[serde(skip_serializing_if = "is_usual")]
     pub ports: Vec<u16>,
     /// Interval between two scrapes; default 1s.

@@ -1,5 +1,7 @@
-//! Metrics of servers during a load: endpoints that are scraped ([`pages`], [`scrape`], [`targets`]) or pushed ([`pushed`],
-//! [`measured`]), exporters of GPUs and hosts, and the samples that they give ([`told`]).
+//! Metrics of servers during a load.
+//!
+//! Endpoints are scraped ([`pages`], [`scrape`], [`targets`]) or pushed ([`pushed`], [`measured`]). Exporters of GPUs and hosts
+//! are found on their usual ports. [`told`] writes the samples.
 
 pub(crate) mod each;
 pub(crate) mod exporters;
