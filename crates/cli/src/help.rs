@@ -395,7 +395,10 @@ fn with_detail(command: Command, detail: HelpDetail) -> Command {
         arg.hide(hide).hide_possible_values(is_format)
     });
     match (after, more.trim_start()) {
-        (Some(after), _) => command.after_help(after + more),
+        (Some(after), _) => {
+            let own = command.get_after_help().map_or(String::new(), |own| format!("{own}\n\n"));
+            command.after_help(own + &after + more)
+        }
         (None, "") => command,
         (None, more) => command.after_help(more.to_owned()),
     }

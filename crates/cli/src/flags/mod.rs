@@ -102,8 +102,9 @@ pub enum Command {
     /// Measure two endpoints alternately and compare them
     Interleave(Box<InterleaveArgs>),
     /// Check a run or an endpoint against a budget (exit code)
-    ///
-    /// Exit codes: 0 pass, 1 broken, 2 wrong usage, 3 inconclusive, 4 invalid, 5 not reached
+    #[command(
+        after_help = "Exit codes: 0 pass, 1 broken, 2 wrong usage, 3 inconclusive, 4 invalid, 5 not reached"
+    )]
     Gate(GateArgs),
     /// Compare and score the answers of two endpoints
     Quality(Box<QualityArgs>),
