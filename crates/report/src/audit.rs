@@ -10,6 +10,12 @@ const BAR: f64 = 16.0;
 
 /// Returns the answer in one sentence.
 pub fn headline(found: &AuditFinding) -> String {
+    if found.total <= 0.0 {
+        return format!(
+            "The bill is 0 {}: this price charges nothing that the data counts.",
+            found.bill.currency
+        );
+    }
     let good = found.parts.iter().find(|part| part.part == BillPart::Good);
     let share = good.map_or(0.0, |part| part.share.value);
     let total = amount(found, found.total);

@@ -14,6 +14,8 @@ use crate::frame::Frames;
 use crate::gauges::CounterStep;
 use crate::seen::DiagnosedLevel;
 
+// These limits are chosen by judgement and checked on generated runs only: no real host with such counters was measured.
+
 /// Ratios to the usual gap between tokens from which an interval is slow, and below which it is fast.
 const SLOW: (f64, f64) = (1.4, 1.2);
 /// Minimum number of intervals, of gaps in an interval, and of slow intervals.

@@ -136,11 +136,14 @@ pub fn plan(
             if row.metric.kind() == MetricKind::Line && row.is_floor() {
                 continue; // The onset is a load itself.
             }
-            let add = match burst {
-                Some(name) => format!("a rate to the burst `{name}`, such as `rate: 20/s`,"),
-                None => "`load: {rate: 12/s}`".into(),
-            };
-            return Err(format!("{id}: at which load? add {add} to the budget file"));
+            return Err(match burst {
+                Some(name) => format!(
+                    "{id}: at which load? add a rate to the burst `{name}`, such as `rate: 20/s`, to the budget file"
+                ),
+                None => format!(
+                    "{id}: at which load? give --rate 12/s, or add `load: {{rate: 12/s}}` to a budget file"
+                ),
+            });
         };
         let traffic = row.load.traffic.clone().unwrap_or_else(steady);
         let level = level(offer, requests(file, &row, before), window, id);

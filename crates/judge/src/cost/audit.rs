@@ -332,8 +332,9 @@ fn by_tokens(
     for (attempt, used) in own.iter().zip(uses) {
         let Some(used) = used else { continue };
         let tokens = &attempt.answer.tokens;
-        // A response without a count of prompt tokens is billed those that were asked for, if a token came.
-        let asked = attempt.first_token.map_or(0, |_| attempt.asked_prompt);
+        // A response without a count of prompt tokens is billed those that were asked for, if the prompt was read.
+        let is_read = attempt.first_token.is_some() || attempt.outcome.is_finished();
+        let asked = if is_read { attempt.asked_prompt } else { 0 };
         let prompt = f64::from(tokens.prompt.unwrap_or(asked)) * price[0] / 1e6;
         let output = f64::from(tokens.output.unwrap_or(0)) * price[1] / 1e6;
         let block = ((used.from - window.from.0).max(0) as f64 / span * BLOCKS as f64) as usize;
@@ -419,6 +420,15 @@ mod tests {
         assert!((found.total - 180e-6).abs() < 1e-12, "{found:#?}");
         assert!((amount(&found, BillPart::RecomputedPrefix) - 50e-6).abs() < 1e-12);
         assert!((amount(&found, BillPart::OverLong) - 60e-6).abs() < 1e-12);
+    }
+
+    /// An embedding has no first token, and its server may count nothing; a failed attempt that was not read costs nothing.
+    #[test]
+    fn a_whole_response_without_counts_is_billed_the_prompt_that_was_asked() {
+        let mut rows = [attempt(0, 0, (0, 1), How::Finished), attempt(1, 0, (0, 1), How::Refused)];
+        rows.iter_mut().for_each(|row| (row.asked_prompt, row.first_token) = (50, None));
+        let found = of_run(&[level(1)], &rows, &AuditSpec::default(), &bill("2,3USD/Mtok"));
+        assert!((found.total - 100e-6).abs() < 1e-12, "{found:#?}");
     }
 
     proptest! {

@@ -77,7 +77,7 @@ fn bursts_and_lines_take_time_of_their_own() {
 #[test]
 fn what_has_no_load_is_said() {
     let none = plan(&BudgetFile::of(vec![p99("tail")]), None, None).expect_err("no load");
-    assert!(none.contains("tail: at which load?"), "{none}");
+    assert!(none.contains("tail: at which load?") && none.contains("--rate"), "{none}");
     // The scenario may set the rate.
     assert_eq!(
         plan(&BudgetFile::of(vec![p99("tail")]), Some(3.0), None).expect("a load").levels[0].offer,

@@ -326,6 +326,16 @@ fn gather<'a>(
     }
     raw.retain(|one| !matches!(one.name, SCRAPE | FAILED));
     raw.iter_mut().for_each(|one| one.points.sort_by_key(|point| point.0));
+    (scraped_pages(names, marks, instants, disclosures), raw)
+}
+
+/// Returns the pages with the times of their scrapes: their marks, or each instant with a row if a page has no marks.
+fn scraped_pages(
+    names: BTreeMap<String, usize>,
+    marks: Vec<Vec<(At, bool)>>,
+    instants: Vec<Vec<At>>,
+    disclosures: &mut Disclosures,
+) -> Vec<ScrapedPage> {
     let mut pages: Vec<ScrapedPage> = marks
         .into_iter()
         .zip(instants)
@@ -333,7 +343,6 @@ fn gather<'a>(
             let marked = !marks.is_empty();
             instants.sort_unstable();
             instants.dedup();
-            // Rows without marks: each instant with a row was a scrape.
             let scrapes =
                 Scrapes::new(if marked { marks } else { instants.iter().map(|at| (*at, true)).collect() });
             if !marked {
@@ -345,7 +354,7 @@ fn gather<'a>(
     for (name, page) in names {
         pages[page].name = name;
     }
-    (pages, raw)
+    pages
 }
 
 /// Returns the vendor prefix of this series' name.
