@@ -51,7 +51,7 @@ pub fn unfinished(manifest: &mut Manifest, attempts: &mut Vec<Attempt>) -> usize
             .map(|(arrival, due)| row(level, arrival, due, last))
             .collect();
         attempts.extend(missing.into_iter().map(|row| match &recorded {
-            Some(recorded) => recorded.scenario.target.placed(row),
+            Some(recorded) => recorded.scenario.placed(row),
             None => row,
         }));
     }

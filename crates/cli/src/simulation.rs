@@ -17,6 +17,7 @@ use plimsoll_sim::{
     AdapterSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, PairSpec, StepSpec, WorldSpec,
     spec::fault as fault_spec,
 };
+use plimsoll_workload::chain::ExternalClasses;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, SpecError, TraceSizes, check};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -224,6 +225,7 @@ pub fn fits(world: &WorldSpec, scenario: &Scenario, end: Span) -> Result<(), Sto
     }
     world.validate().map_err(|e| Stop::usage(e.to_string()))?;
     adapters::of_classes(world.adapter_names(), scenario).map_err(|e| Stop::usage(e.to_string()))?;
+    ExternalClasses::of(scenario).map_err(|e| Stop::usage(e.to_string()))?;
     let (ArrivalSpec::Trace { file, sizes: TraceSizes::Own, .. }, Some(limit)) =
         (&scenario.arrivals, longest(&world.engine))
     else {

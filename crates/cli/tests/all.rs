@@ -29,6 +29,8 @@ mod budget_split;
 mod calc;
 #[path = "all/canary.rs"]
 mod canary;
+#[path = "all/chains.rs"]
+mod chains;
 #[path = "all/ci_recipes.rs"]
 mod ci_recipes;
 #[path = "all/cold_start.rs"]

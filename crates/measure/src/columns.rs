@@ -65,6 +65,8 @@ pub struct Columns {
     pub last: Vec<u32>,
     /// Index of the class in the scenario; empty if all requests have the first.
     pub(crate) class: Vec<u16>,
+    /// Whether requests of each class ask for output tokens; empty if all do.
+    pub(crate) has_tokens: Vec<bool>,
     /// Number of the endpoint; empty if all requests went to the first.
     pub(crate) target: Vec<u16>,
     /// Stage times that the server reported.
@@ -268,6 +270,11 @@ impl Columns {
             (ABSENT, _) | (_, UNKNOWN | 0) => ABSENT,
             (e2e, tokens) => e2e / i64::from(tokens),
         }
+    }
+
+    /// Returns whether a request's class asks for output tokens.
+    pub(crate) fn has_tokens(&self, row: usize) -> bool {
+        self.has_tokens.get(usize::from(self.class(row))).copied().unwrap_or(true)
     }
 
     /// Returns the index of a request's class in the scenario.

@@ -277,6 +277,11 @@ impl LevelAccumulator {
         columns.stages.from = starts(columns.stages.counts.iter().map(|n| usize::from(*n)));
         columns.stages.counts = Vec::new();
         columns.session_e2e = sessions::e2e(&columns);
+        for row in sessions::broken_off(&columns) {
+            // Nobody waits for a turn that can't be sent.
+            columns.end[row] = columns.due[row];
+        }
+        leave_out_classes_without_tokens(&mut columns);
         if columns.one_token_events {
             (columns.carried, columns.events, columns.rules) = (Vec::new(), Vec::new(), Vec::new());
         }
@@ -539,6 +544,30 @@ fn output_tokens(last: &Attempt) -> u32 {
             n => n,
         },
     }
+}
+
+/// Removes the token times of classes that ask for no output, if other classes have output.
+///
+/// Such a class is a stage of a chain, such as an embedding. Its failures are no first tokens that never came.
+fn leave_out_classes_without_tokens(columns: &mut Columns) {
+    let Some(most) = columns.class.iter().max() else { return };
+    let mut has_tokens = vec![false; usize::from(*most) + 1];
+    for (row, class) in columns.class.iter().enumerate() {
+        let has_token = columns.fate[row].ended_well() && columns.ttft[row] != ABSENT;
+        has_tokens[usize::from(*class)] |= has_token || columns.asked_output[row] > 0;
+    }
+    if !has_tokens.contains(&true) {
+        return;
+    }
+    for row in 0..columns.class.len() {
+        if !has_tokens[usize::from(columns.class[row])] {
+            (columns.ttft[row], columns.tpot[row]) = (ABSENT, ABSENT);
+            if let Some(ttfot) = columns.ttfot.get_mut(row) {
+                *ttfot = ABSENT;
+            }
+        }
+    }
+    columns.has_tokens = has_tokens;
 }
 
 /// Returns (last token − first token) / (n − 1) with n streamed tokens.

@@ -47,8 +47,8 @@ pub mod whole;
 mod course;
 pub mod flight;
 mod gather;
+mod groups;
 mod tail;
-mod targets;
 mod window;
 
 /// Bootstrap replicates for final findings.

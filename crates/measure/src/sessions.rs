@@ -150,16 +150,25 @@ pub(crate) fn counts(columns: &Columns, (from, to): (usize, usize)) -> Option<Se
     }
     let whole = sessions.iter().take(counted).filter(|one| (from..to).contains(&one.first));
     counts.tokens = tokens(whole.filter(|one| !one.failed && !one.cancelled));
+    let due = from..to;
+    counts.broken_off = unsent_after(columns, &sessions).filter(|row| due.contains(row)).count() as u64;
+    (counts.begun + counts.broken_off > 0).then_some(counts)
+}
+
+/// Returns the requests that were never sent because a turn that they depend on got no response.
+pub(crate) fn broken_off(columns: &Columns) -> Vec<usize> {
+    unsent_after(columns, &gather(columns)).collect()
+}
+
+fn unsent_after<'a>(columns: &'a Columns, sessions: &[Session]) -> impl Iterator<Item = usize> + use<'a> {
     let broken: HashSet<u64> = sessions
         .iter()
         .filter(|session| session.failed || session.cancelled)
         .map(|session| columns.sessions[session.first].session)
         .collect();
-    let unsent = (from..to).filter(|row| columns.how[*row] == How::NeverSent);
     let of = |row: usize| columns.sessions.get(row).filter(|of| of.turns > 0);
-    counts.broken_off =
-        unsent.filter(|row| of(*row).is_some_and(|of| broken.contains(&of.session))).count() as u64;
-    (counts.begun + counts.broken_off > 0).then_some(counts)
+    let unsent = (0..columns.len()).filter(|row| columns.how[*row] == How::NeverSent);
+    unsent.filter(move |row| of(*row).is_some_and(|of| broken.contains(&of.session)))
 }
 
 /// Returns the ends of the successful sessions in ns, in no order.

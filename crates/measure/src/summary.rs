@@ -37,10 +37,10 @@ use crate::findings::{
     LevelSummary, Metric, Percentiles, Rates, Reading, Records, Stability, Tail, Window,
 };
 use crate::flight;
+use crate::groups;
 use crate::order::{LEVEL, percentiles};
 use crate::say::percent;
 use crate::sessions;
-use crate::targets;
 use crate::window;
 
 /// Number of batches for the intervals of rates.
@@ -109,7 +109,8 @@ pub(crate) fn summarise_columns(
         histograms,
         budget: None,
         sessions: sessions::counts(columns, (from, to)),
-        targets: targets::figures(columns, (from, to), (cut.at, level.stop)),
+        targets: groups::of_targets(columns, ((from, to), (cut.at, level.stop))),
+        classes: groups::of_classes(columns, ((from, to), (cut.at, level.stop))),
         latency,
     };
     summary.budget = budget.map(|spec| budget::judge(columns, (from, to), length_s, &summary, spec));
@@ -121,6 +122,7 @@ fn records(level: &Level, columns: &Columns) -> Records {
     let rows = || (0..columns.len()).filter(|row| columns.fate[*row] == Fate::Finished);
     let streams = columns.leading().0 == "ttft";
     let answers = rows().count() as u64;
+    let with_tokens = || rows().filter(|row| columns.has_tokens(*row));
     // A record may have timestamps of the kernel and of user space. The latter are late by the generator's read delay.
     let mixed = match level.generator.stamps {
         StampSource::Mixed => level.generator.user_delay.max_ns,
@@ -139,13 +141,13 @@ fn records(level: &Level, columns: &Columns) -> Records {
         doubled: odd.doubled,
         disordered: back.len() as u64 + odd.unstamped,
         back_max_s: back.iter().max().map_or(0.0, |ns| *ns as f64 / 1e9),
-        streamed: if streams { answers } else { 0 },
+        streamed: if streams { with_tokens().count() as u64 } else { 0 },
         first_token_missing: match streams {
-            true => rows().filter(|row| columns.ttft[*row] == ABSENT).count() as u64,
+            true => with_tokens().filter(|row| columns.ttft[*row] == ABSENT).count() as u64,
             false => 0,
         },
         answers,
-        output_unknown: rows().filter(|row| columns.output[*row] == UNKNOWN).count() as u64,
+        output_unknown: with_tokens().filter(|row| columns.output[*row] == UNKNOWN).count() as u64,
         output_contradicted: columns.claims.answers,
         claimed_tokens: columns.claims.tokens,
         claimed_texts: columns.claims.texts,

@@ -21,6 +21,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{SizeUnit, Span};
 use plimsoll_sim::traffic::Submit;
 use plimsoll_sim::{ModeSpec, RouteSpec, WorldSpec};
+use plimsoll_workload::chain::ExternalClasses;
 use plimsoll_workload::graph::Graph;
 use plimsoll_workload::trace::TraceRow;
 use plimsoll_workload::{
@@ -43,6 +44,8 @@ const REACH: usize = 12;
 pub struct Draw {
     feed: ArrivalFeed,
     handing: ArrivalConverter,
+    external: ExternalClasses,
+    /// Number of requests that the world serves.
     pub requests: u64,
     /// Time until the last arrival, ns.
     pub window_ns: i64,
@@ -84,10 +87,9 @@ impl Draw {
     pub fn stepped(self, seed: u64) -> impl ReplaySource {
         let timeouts = Timeouts { total: NEVER, ..Timeouts::default() };
         let client = ClientSpec { timeouts, ..ClientSpec::default() };
-        let Draw { feed, mut handing, .. } = self;
-        SessionRequests::new(Player::fed(feed, &client, seed).to_their_ends(), move |arrival| {
-            handing.submit(arrival)
-        })
+        let Draw { feed, mut handing, external, .. } = self;
+        let player = Player::fed(feed, &client, seed).to_their_ends();
+        SessionRequests::new(player, external, move |arrival| handing.submit(arrival))
     }
 }
 
@@ -95,7 +97,7 @@ impl Iterator for Draw {
     type Item = DueRequest;
 
     fn next(&mut self) -> Option<DueRequest> {
-        let arrival = self.feed.next()?;
+        let arrival = self.feed.find(|arrival| self.external.latency(arrival).is_none())?;
         Some(DueRequest { at_ns: arrival.due.0, request: self.handing.submit(&arrival) })
     }
 }
@@ -124,18 +126,20 @@ impl TrafficSpec {
             }
         }
         let window = Span::from_secs_f64(window_s);
-        let feed = ArrivalFeed::new(&scenario, rate, window, 0, None)?;
+        let external = ExternalClasses::of(&scenario)?;
+        let feed = ArrivalFeed::new(&scenario, rate / external.served(), window, 0, None)?;
         let names = (shares(&scenario) && looks_at_names(world)).then(|| BlockNames::new(&scenario));
         let queues = scenario.classes.iter().map(|class| (class.priority.unwrap_or(0), class.queue_timeout));
         Ok(Draw {
-            requests: feed.len() as u64,
+            requests: (feed.len() as f64 * external.served()).round() as u64,
             feed,
+            external,
             handing: ArrivalConverter {
                 names: names.transpose()?,
                 queues: queues.collect(),
                 items: scenario.target.protocol.counts() == SizeUnit::Items,
             },
-            steps: scenario.plays_sessions_out(),
+            steps: scenario.plays_sessions_out() || scenario.chain,
             window_ns: window.0,
             even: scenario.arrivals.rate_course() == plimsoll_model::RateCourse::Even,
         })

@@ -4,6 +4,7 @@
 
 use plimsoll_model::Span;
 use plimsoll_workload::Schedule;
+use plimsoll_workload::chain::ExternalClasses;
 
 use super::spec::{PlanError, PlanSpec};
 
@@ -51,9 +52,11 @@ impl Mix {
         let traffic = &spec.traffic;
         let window_s = traffic.window_s.min(MOST / traffic.rate_per_s.max(f64::MIN_POSITIVE)).max(1e-3);
         let window = Span::from_secs_f64(window_s);
-        let schedule = Schedule::generate(&traffic.scenario, traffic.rate_per_s, window, 0)?;
-        let pairs =
-            schedule.arrivals.iter().map(|arrival| (arrival.prompt_tokens.max(1), arrival.output_tokens));
+        let external = ExternalClasses::of(&traffic.scenario)?;
+        let rate = traffic.rate_per_s / external.served();
+        let schedule = Schedule::generate(&traffic.scenario, rate, window, 0)?;
+        let served = schedule.arrivals.iter().filter(|arrival| external.latency(arrival).is_none());
+        let pairs = served.map(|arrival| (arrival.prompt_tokens.max(1), arrival.output_tokens));
         Mix::of(pairs).ok_or_else(|| {
             PlanError::Setting(format!(
                 "the load draws no request in {window_s:.4} s; give a higher rate or a longer window"

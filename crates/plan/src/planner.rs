@@ -446,7 +446,11 @@ impl Planner {
                 "schedule 0 is the trace itself; the others are drawn from it in pieces, each from its neighbourhood".to_owned(),
             );
         }
-        if scenario.plays_sessions_out() {
+        if let Some(stages) = scenario.stages() {
+            notes.push(format!(
+                "the rate counts the requests that the engine serves, of chains with {stages} stages; the others take their simulated time"
+            ));
+        } else if scenario.plays_sessions_out() {
             notes.push("a turn is due when its earlier turns have ended; a schedule has whole sessions, and a rate counts their turns".to_owned());
         } else if (0..scenario.class_count() as u16)
             .any(|class| scenario.prompts_of(class).sessions.is_some())

@@ -8,12 +8,14 @@
 //! because their due times depend on the world ([`SessionRequests`]). Turns of a recorded run wait for each other as in the record
 //! ([`crate::recorded`]).
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::iter::Peekable;
 
 use plimsoll_model::{At, By, How, Outcome};
 use plimsoll_sim::traffic::{Detail, Emission, RequestEvent, Submit};
 use plimsoll_sim::{World, WorldSpec};
+use plimsoll_workload::chain::ExternalClasses;
 use plimsoll_workload::{Action, Arrival, Player};
 
 use plimsoll_measure::findings::Metric;
@@ -135,6 +137,9 @@ impl<I: Iterator<Item = DueRequest>> ReplaySource for TimedRequests<I> {
 pub struct SessionRequests<F: FnMut(&Arrival) -> Submit> {
     player: Player,
     submit: F,
+    /// Requests that another service answers, with their ends.
+    external: ExternalClasses,
+    outside: BinaryHeap<Reverse<(At, u64)>>,
     /// Arrival of each request in flight.
     sent: HashMap<u64, u64>,
     next: u64,
@@ -142,8 +147,15 @@ pub struct SessionRequests<F: FnMut(&Arrival) -> Submit> {
 
 impl<F: FnMut(&Arrival) -> Submit> SessionRequests<F> {
     /// Returns a source for an unstarted client; `submit` converts its arrivals. The client's time-outs are not applied.
-    pub fn new(player: Player, submit: F) -> SessionRequests<F> {
-        SessionRequests { player, submit, sent: HashMap::new(), next: 0 }
+    pub fn new(player: Player, external: ExternalClasses, submit: F) -> SessionRequests<F> {
+        SessionRequests {
+            player,
+            submit,
+            external,
+            outside: BinaryHeap::new(),
+            sent: HashMap::new(),
+            next: 0,
+        }
     }
 
     fn never_sent(&mut self) -> Vec<(i64, u32)> {
@@ -156,18 +168,30 @@ impl<F: FnMut(&Arrival) -> Submit> SessionRequests<F> {
 
 impl<F: FnMut(&Arrival) -> Submit> ReplaySource for SessionRequests<F> {
     fn next_at(&mut self) -> Option<At> {
-        self.player.next_at()
+        let outside = self.outside.peek().map(|Reverse((at, _))| *at);
+        [self.player.next_at(), outside].into_iter().flatten().min()
     }
 
     fn pop(&mut self, now: At) -> Option<DueRequest> {
-        while let Some(action) = self.player.pop(now) {
+        loop {
+            if let Some(&Reverse((at, request))) = self.outside.peek()
+                && at <= now
+            {
+                self.outside.pop();
+                self.player.ended(at, request, 0, Outcome::FINISHED, None);
+                continue;
+            }
+            let action = self.player.pop(now)?;
             if let Action::Send(one) = action {
+                if let Some(latency) = self.external.latency(&one.arrival) {
+                    self.outside.push(Reverse((one.due + latency, one.arrival.id)));
+                    continue;
+                }
                 self.sent.insert(self.next, one.arrival.id);
                 self.next += 1;
                 return Some(DueRequest { at_ns: one.due.0, request: (self.submit)(&one.arrival) });
             }
         }
-        None
     }
 
     fn over(&mut self, index: u64, now: At, answered: bool) -> Vec<(i64, u32)> {

@@ -10,10 +10,11 @@ use plimsoll_measure::findings::{
 use plimsoll_model::{Manifest, RunState};
 
 use crate::document::Document;
+use crate::endpoints::{self, GroupNames};
 use crate::headline::headline;
 use crate::table::TextTable;
 use crate::words;
-use crate::{cold_start, cost, endpoints, figure, network, server};
+use crate::{cold_start, cost, figure, network, server};
 
 /// The amount of detail in the output.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -28,7 +29,7 @@ pub enum TextDetail {
 /// Returns the result of a run, for a terminal or a pipe. The summary sentences are last, because they stay visible in a terminal.
 pub fn render(manifest: &Manifest, findings: &Findings, detail: TextDetail) -> String {
     let full = detail == TextDetail::Full;
-    let endpoints = endpoints::of(manifest);
+    let groups = GroupNames::of(manifest);
     let mut page = Document::default();
     head(&mut page, manifest);
     if let Some(found) = &findings.cold_start {
@@ -39,9 +40,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, detail: TextDetail) -> S
     curves.for_each(|found| curve(&mut page, found, detail));
     // The curve of a sweep contains the levels' leading figures.
     if full || findings.curves.is_empty() {
-        detailed(findings)
-            .into_iter()
-            .for_each(|found| level(&mut page, found, (manifest, &endpoints), detail));
+        detailed(findings).into_iter().for_each(|found| level(&mut page, found, (manifest, &groups), detail));
     }
     if full {
         beside(&mut page, findings);
@@ -239,7 +238,7 @@ fn short_curve(curve: &Curve) -> TextTable {
 fn level(
     page: &mut Document,
     level: &LevelFinding,
-    (manifest, endpoints): (&Manifest, &[String]),
+    (manifest, groups): (&Manifest, &GroupNames),
     detail: TextDetail,
 ) {
     let summary = &level.summary;
@@ -250,12 +249,13 @@ fn level(
     );
     page.section(format!("Level {}: {} · {window}", summary.level, words::level(summary)), |section| {
         section.list(summary.window.cut_words());
-        counts(section, summary);
+        counts(section, summary, groups);
         if let Some(says) = words::in_one_event(manifest, summary) {
             section.says(says);
         }
         percentiles(section, summary, detail);
-        section.table(endpoints::table(summary, endpoints));
+        section.table(groups.endpoint_table(summary));
+        section.table(groups.class_table(summary));
         if let Some(budget) = &summary.budget {
             let verdict = words::marked(words::held(budget.verdict));
             section.titled(format!("Budget “{}”: {verdict}", budget.name), budget_table(budget));
@@ -264,7 +264,7 @@ fn level(
     });
 }
 
-fn counts(page: &mut Document, summary: &LevelSummary) {
+fn counts(page: &mut Document, summary: &LevelSummary, groups: &GroupNames) {
     let (counts, rates) = (&summary.counts, &summary.rates);
     let mut ends = Vec::new();
     for (how, n) in &counts.by_outcome {
@@ -275,8 +275,8 @@ fn counts(page: &mut Document, summary: &LevelSummary) {
     }
     page.says(format!("{}: {}", figure::counted(counts.requests, "request"), ends.join(", ")));
     if let Some(sessions) = &summary.sessions {
-        page.says(words::sessions(sessions));
-        if let Some(tokens) = &sessions.tokens {
+        page.says(words::sessions(sessions, groups.is_chain()));
+        if let Some(tokens) = sessions.tokens.as_ref().filter(|_| !groups.is_chain()) {
             page.says(words::session_tokens(tokens));
         }
     }

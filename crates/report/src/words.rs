@@ -182,15 +182,22 @@ pub fn http2(manifest: &Manifest) -> Option<&'static str> {
 }
 
 /// Returns the number of sessions, and their outcomes.
-pub fn sessions(counts: &SessionCounts) -> String {
+pub(crate) fn sessions(counts: &SessionCounts, is_chain: bool) -> String {
     let n = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", figure::count(n)));
-    let mean = figure::number(counts.turns as f64 / counts.begun.max(1) as f64);
+    let mean = counts.turns as f64 / counts.begun.max(1) as f64;
+    let all = match is_chain {
+        true => format!("{} of {mean} stages", figure::counted(counts.begun, "chain")),
+        false => {
+            let sessions = figure::counted(counts.begun, "session");
+            format!("{sessions} of {} turns on average", figure::number(mean))
+        }
+    };
     let parts = [
-        Some(format!("{} of {mean} turns on average", figure::counted(counts.begun, "session"))),
+        Some(all),
         n(counts.failed, "failed"),
         n(counts.cancelled, "left on purpose"),
         n(counts.not_counted, "not counted (from the first that the end of the level cut short)"),
-        n(counts.broken_off, "of their turns never sent, because an earlier one had no answer"),
+        n(counts.broken_off, "of their requests never sent, because an earlier one had no answer"),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

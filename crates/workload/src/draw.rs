@@ -152,7 +152,8 @@ impl Drawer {
             });
         }
         let upto = weights.iter().map(|w| w / starts).collect();
-        Ok(Drawer { scenario, level, upto, requests_per_start: requests / starts, trace, trace_sizes, ids })
+        let requests_per_start = scenario.stages().map_or(requests / starts, |stages| stages as f64);
+        Ok(Drawer { scenario, level, upto, requests_per_start, trace, trace_sizes, ids })
     }
 
     pub fn trace(&self) -> Option<&Trace> {
@@ -166,6 +167,7 @@ impl Drawer {
 
     pub(crate) fn has_sessions(&self) -> bool {
         self.graph().is_some()
+            || self.scenario.chain
             || (0..self.scenario.class_count() as u16)
                 .any(|class| self.scenario.prompts_of(class).sessions.is_some())
     }
@@ -175,6 +177,11 @@ impl Drawer {
     pub fn start(&self, start: u64, id: u64, due: At) -> Vec<Arrival> {
         if let (Some(graph), Some(trace)) = (self.graph(), self.trace()) {
             return self.replay_session((graph, trace), start, id, due);
+        }
+        if let Some(stages) = self.scenario.stages() {
+            return (0..stages as u16)
+                .map(|stage| self.stage((stage, stages as u16), start, id, due))
+                .collect();
         }
         let plan = self.plan(start);
         let sessions = self.scenario.prompts_of(plan.class).sessions.is_some();
@@ -203,6 +210,33 @@ impl Drawer {
             history = prompt.saturating_add(turn.output);
         }
         out
+    }
+
+    /// Returns the request of a stage of a chain, which follows the stage before it.
+    fn stage(&self, (stage, stages): (u16, u16), start: u64, id: u64, due: At) -> Arrival {
+        let number = start * u64::from(stages) + u64::from(stage);
+        let stream = Stream::new(self.level_seed(self.level), "stage", number);
+        let plan = self.plan_of(stage, (self.level, start), stream);
+        Arrival {
+            id: id + u64::from(stage),
+            level: self.level,
+            due,
+            class: stage,
+            session: Some(start),
+            turn: stage,
+            turns: stages,
+            after: Arrival::after_of(stage),
+            think: Span::ZERO,
+            prompt_tokens: plan.turns[0].asked,
+            resent: 0,
+            output_tokens: plan.turns[0].output,
+            documents: plan.documents.as_ref().map_or(0, |drawn| drawn.count),
+            blocks: plan.blocks,
+        }
+    }
+
+    fn level_seed(&self, level: u32) -> u64 {
+        self.scenario.seed ^ u64::from(level).rotate_left(32)
     }
 
     /// Returns the turns of a session of the trace. Repeated laps have separate block ids.
@@ -249,9 +283,14 @@ impl Drawer {
 
     /// Returns the plan of a start of another level.
     pub(crate) fn plan_at(&self, level: u32, start: u64) -> Plan {
-        let mut stream = Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "request", start);
+        let mut stream = Stream::new(self.level_seed(level), "request", start);
         let u = stream.uniform();
         let class = self.upto.partition_point(|p| *p <= u).min(self.upto.len() - 1) as u16;
+        self.plan_of(class, (level, start), stream)
+    }
+
+    /// Returns the plan of a start as a request or session of this class.
+    fn plan_of(&self, class: u16, (level, start): (u32, u64), mut stream: Stream) -> Plan {
         let prompts = self.scenario.prompts_of(class);
         let count = match &prompts.sessions {
             Some(sessions) => {
@@ -283,16 +322,19 @@ impl Drawer {
             plan.turns[0].output = entry.output_tokens.unwrap_or(plan.turns[0].output);
             plan.blocks = vec![index];
         }
-        if self.scenario.target.protocol.carries() == Carries::Sound {
+        let carries = self.scenario.requests_of(class).protocol.carries();
+        if carries == Carries::Sound {
             // Only the server can count the tokens of audio.
             plan.turns.iter_mut().for_each(|turn| turn.asked = 0);
         }
+        let is_own =
+            self.scenario.classes.get(usize::from(class)).is_some_and(|class| class.target.is_some());
+        if is_own && !self.scenario.requests_of(class).protocol.streams() {
+            // A stage of a chain that generates nothing, such as an embedding, asks for no output.
+            plan.turns.iter_mut().for_each(|turn| turn.output = 0);
+        }
         if let Some(drawn) = &plan.documents {
-            let query = if self.scenario.target.protocol.carries() == Carries::Documents {
-                plan.turns[0].asked
-            } else {
-                0
-            };
+            let query = if carries == Carries::Documents { plan.turns[0].asked } else { 0 };
             plan.turns[0].asked = drawn.read_with(query).unwrap_or(plan.turns[0].asked);
         }
         plan
@@ -301,8 +343,7 @@ impl Drawer {
     /// Returns the documents of start `start`.
     pub fn documents(&self, class: u16, level: u32, start: u64) -> Option<DrawnDocuments> {
         let law = self.scenario.documents_of(class)?;
-        let mut stream =
-            Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "documents", start);
+        let mut stream = Stream::new(self.level_seed(level), "documents", start);
         Some(law.draw(&mut stream, &self.scenario.material).expect(CHECKED))
     }
 

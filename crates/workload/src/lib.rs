@@ -22,6 +22,7 @@ pub mod target;
 pub mod tensors;
 pub mod units;
 
+pub mod chain;
 pub mod check;
 pub mod error;
 

@@ -9,7 +9,7 @@ use crate::arrivals::ArrivalSpec;
 use crate::prompt_file::{PromptFile, PromptFileEntry, read_prompts};
 use crate::sizes::Size;
 use crate::trace::{Trace, detect_and_read, read_lengths};
-use crate::{PromptSpec, Scenario, SpecError};
+use crate::{Scenario, SpecError};
 
 /// The parsed files by name. Clones share them.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -73,7 +73,7 @@ impl ParsedFiles {
                 material.prompts.insert(file.clone(), Arc::new(entries));
             }
             if let Some(file) = &prompts.file {
-                check_written(scenario, prompts, file, material.prompts(file)?)?;
+                check_written(scenario, class, file, material.prompts(file)?)?;
             }
         }
         Ok(material)
@@ -124,12 +124,13 @@ impl ParsedFiles {
 /// Checks that messages in OpenAI's format are sent with that protocol and without images or audio.
 fn check_written(
     scenario: &Scenario,
-    prompts: &PromptSpec,
+    class: u16,
     file: &str,
     entries: &[PromptFileEntry],
 ) -> Result<(), SpecError> {
+    let prompts = scenario.prompts_of(class);
     let has_media = prompts.images.is_some() || prompts.audio.is_some();
-    let is_sent = scenario.target.protocol == Protocol::Chat && !has_media;
+    let is_sent = scenario.requests_of(class).protocol == Protocol::Chat && !has_media;
     let is_written =
         |entry: &&PromptFileEntry| entry.messages.iter().any(|message| message.written.is_some());
     match entries.iter().position(|entry| is_written(&entry)).filter(|_| !is_sent) {

@@ -133,7 +133,7 @@ impl Prompts {
     }
 
     fn payload_with(&self, arrival: &Arrival, said: Option<&SessionAnswerTexts>) -> Payload {
-        let target = &self.scenario.target;
+        let target = self.scenario.requests_of(arrival.class);
         if target.protocol.carries() == Carries::Tensors {
             // A user's body template contains the tensors itself.
             let own = target.body_template.is_some();
@@ -166,7 +166,7 @@ impl Prompts {
     /// If their length is not configured, the query is an eighth of a document. A server that reads it with each document
     /// then reads all `words`, if there are enough for one word each.
     fn documents(&self, arrival: &Arrival, words: &[&str], drawn: &DrawnDocuments) -> Payload {
-        let asks = self.scenario.target.protocol.carries() == Carries::Documents;
+        let asks = self.scenario.requests_of(arrival.class).protocol.carries() == Carries::Documents;
         let count = drawn.count as usize;
         let Some(lengths) = &drawn.lengths else {
             let query = if asks { (words.len() / (9 * count)).max(1).min(words.len()) } else { 0 };
@@ -229,16 +229,17 @@ impl Prompts {
 
     /// Returns the messages of a synthetic prompt as pieces.
     pub(crate) fn parts(&self, arrival: &Arrival, length: Length) -> Vec<Part> {
-        match arrival.session {
-            Some(session) => match self.drawer.graph() {
-                Some(graph) => self.branch(graph, session, arrival, length),
-                None => self.conversation(session, arrival, length),
-            },
-            None => {
-                let own = self.key(arrival, Root::Own, arrival.id, 0);
-                let pieces = self.pieces(arrival, arrival.prompt_tokens, own, length);
-                vec![Part { role: Role::User, pieces, turn: arrival.turn }]
+        let alone = |own: u64| {
+            let pieces = self.pieces(arrival, arrival.prompt_tokens, own, length);
+            vec![Part { role: Role::User, pieces, turn: arrival.turn }]
+        };
+        match (arrival.session, self.drawer.graph()) {
+            (Some(session), Some(graph)) => self.branch(graph, session, arrival, length),
+            (Some(session), None) if self.scenario.chain => {
+                alone(self.key(arrival, Root::Asked, session, u64::from(arrival.turn)))
             }
+            (Some(session), None) => self.conversation(session, arrival, length),
+            (None, _) => alone(self.key(arrival, Root::Own, arrival.id, 0)),
         }
     }
 

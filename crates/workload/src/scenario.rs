@@ -36,6 +36,10 @@ pub struct Scenario {
     pub prompts: PromptSpec,
     /// Request classes; default: one class with the scenario's sizes and prompts.
     pub classes: Vec<ClassSpec>,
+    /// The classes are the stages of a chain: each start sends one request per class, in this order, and each waits for the
+    /// answer before it. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub chain: bool,
     /// Behaviour of the client: connections, time limits, retries.
     pub client: ClientSpec,
     /// Metrics endpoints to scrape during the run.
@@ -291,6 +295,13 @@ pub struct ClassSpec {
     /// Documents per request; default: the target's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
+    /// Target of the class: endpoint, protocol and requests. Default: the scenario's. Without `url`, or with only a path,
+    /// the host and its credentials are the scenario's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetSpec>,
+    /// Latency of the class in simulations, in place of the simulated engine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<Pause>,
     /// Priority in the server's queue, 1 = highest (`kserve`, `kserve_grpc`); default: the server's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
@@ -302,6 +313,23 @@ pub struct ClassSpec {
 
 fn default_weight() -> f64 {
     1.0
+}
+
+impl Default for ClassSpec {
+    fn default() -> ClassSpec {
+        ClassSpec {
+            name: String::new(),
+            weight: default_weight(),
+            sizes: None,
+            prompts: None,
+            model: None,
+            documents: None,
+            target: None,
+            simulated: None,
+            priority: None,
+            queue_timeout: None,
+        }
+    }
 }
 
 impl Scenario {
@@ -393,12 +421,10 @@ impl Scenario {
 
     /// Returns the documents of a class; `None` if its requests have a single text.
     pub fn documents_of(&self, class: u16) -> Option<Documents> {
-        let protocol = self.target.protocol;
-        let said = self
-            .classes
-            .get(class as usize)
-            .and_then(|c| c.documents.as_ref())
-            .or(self.target.documents.as_ref());
+        let target = self.requests_of(class);
+        let protocol = target.protocol;
+        let own = self.classes.get(class as usize).and_then(|c| c.documents.as_ref());
+        let said = own.or(target.documents.as_ref());
         match protocol.carries() {
             Carries::Documents => Some(said.cloned().unwrap_or_else(Documents::usual)),
             _ => said.filter(|_| protocol.takes_texts()).cloned(),
@@ -424,13 +450,15 @@ impl Scenario {
                 return Err(SpecError::value("sizes.prompt", 0, "at least 1 token"));
             }
             let prompts = self.prompts_of(class);
-            self.target.carries_media(prompts.images.is_some(), prompts.audio.is_some())?;
-            if self.target.protocol.carries() == Carries::Sound {
+            let target = self.requests_of(class);
+            target.carries_media(prompts.images.is_some(), prompts.audio.is_some())?;
+            if target.protocol.carries() == Carries::Sound {
                 prompts.one_sound()?;
             }
         }
         self.target.validate().map_err(|e| e.at("target"))?;
         self.documents()?;
+        self.validate_chain()?;
         self.arrivals.validate().map_err(|e| e.at("arrivals"))?;
         self.prompts.validate().map_err(|e| e.at("prompts"))?;
         self.client.validate().map_err(|e| e.at("client"))?;
@@ -445,7 +473,9 @@ impl Scenario {
                     "a weight of 0 or more",
                 ));
             }
-            class.validate_queue(self.target.protocol).map_err(|e| e.at(&format!("classes.{i}")))?;
+            class
+                .validate_queue(self.requests_of(i as u16).protocol)
+                .map_err(|e| e.at(&format!("classes.{i}")))?;
             if let Some(prompts) = &class.prompts {
                 prompts.validate().map_err(|e| e.at(&format!("classes.{i}.prompts")))?;
             }
@@ -467,13 +497,14 @@ impl Scenario {
 
 impl Scenario {
     fn documents(&self) -> Result<(), SpecError> {
-        let of_classes = self.classes.iter().enumerate();
-        let of_classes =
-            of_classes.map(|(i, class)| (format!("classes.{i}.documents"), class.documents.as_ref()));
-        let all = std::iter::once(("target.documents".to_owned(), self.target.documents.as_ref()))
-            .chain(of_classes);
-        for (path, law) in all.filter_map(|(path, law)| Some((path, law?))) {
-            law.validate(self.target.protocol).map_err(|e| e.at(&path))?;
+        let given = |path: String, law: Option<&Documents>, protocol: Protocol| {
+            law.map_or(Ok(()), |law| law.validate(protocol).map_err(|e| e.at(&path)))
+        };
+        given("target.documents".into(), self.target.documents.as_ref(), self.target.protocol)?;
+        for (i, class) in self.classes.iter().enumerate() {
+            let target = self.requests_of(i as u16);
+            given(format!("classes.{i}.documents"), class.documents.as_ref(), target.protocol)?;
+            given(format!("classes.{i}.target.documents"), target.documents.as_ref(), target.protocol)?;
         }
         let own = |class: &u16| self.documents_of(*class).is_some_and(|law| law.length.is_some());
         for prompts in (0..self.class_count() as u16).filter(own).map(|class| self.prompts_of(class)) {

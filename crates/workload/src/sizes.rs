@@ -156,7 +156,7 @@ impl Pause {
         }
     }
 
-    pub(crate) fn draw(&self, stream: &mut Stream) -> Span {
+    pub fn draw(&self, stream: &mut Stream) -> Span {
         match self {
             Pause::Fixed(span) => *span,
             Pause::Exponential(mean) => Span::from_secs_f64(dist::exponential(stream, mean.as_secs_f64())),

@@ -6,6 +6,8 @@
 mod arrivals;
 #[path = "all/blocks.rs"]
 mod blocks;
+#[path = "all/chain.rs"]
+mod chain;
 #[path = "all/graph.rs"]
 mod graph;
 #[path = "all/player.rs"]

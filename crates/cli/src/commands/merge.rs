@@ -70,7 +70,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
     let scenario = recorded.ok().map(|recorded| recorded.scenario);
     if let Some(scenario) = &scenario {
         let rows = std::mem::take(&mut joined.attempts);
-        joined.attempts = rows.into_iter().map(|row| scenario.target.placed(row)).collect();
+        joined.attempts = rows.into_iter().map(|row| scenario.placed(row)).collect();
     }
     let manifest = Manifest { label, ..merged(base_manifest, scenario.as_ref(), (&part, parts), &joined) };
     let findings = measure::findings(&manifest, &joined.attempts, &joined.samples);

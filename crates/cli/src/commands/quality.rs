@@ -157,6 +157,7 @@ impl Arm {
         let prompts = Arc::new(Prompts::new(&scenario, random()).map_err(wrong)?);
         let config = ClientConfig {
             target: scenario.target.clone(),
+            classes: scenario.classes.clone(),
             key: None,
             workers: Some(1),
             run_id: format!("{:016x}", random()),

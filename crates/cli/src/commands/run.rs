@@ -258,6 +258,13 @@ pub fn ceiling_flags(client: &ClientArgs, ceilings: &CeilingArgs) -> Vec<(&'stat
     flags
 }
 
+/// Returns the rate of the chains, as text after the rate of the requests; empty without a chain.
+fn chains(scenario: &Scenario, rate: f64) -> String {
+    scenario.stages().map_or(String::new(), |stages| {
+        format!(" ({} chains/s of {stages} stages)", figure::number(rate / stages as f64))
+    })
+}
+
 /// Prints duration, requests, tokens and cost before the start.
 fn announce(
     measure: &mut MeasurementSession,
@@ -279,8 +286,9 @@ fn announce(
                 format!(", about {} {}", figure::number(most), cost.currency)
             });
             format!(
-                "open loop: {} for {}: about {} requests, {sizes}{price}",
+                "open loop: {}{} for {}: about {} requests, {sizes}{price}",
                 figure::per_second(rate),
+                chains(scenario, rate),
                 figure::duration_ns(window.0 as f64),
                 figure::count(requests.round() as u64)
             )

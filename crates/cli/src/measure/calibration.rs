@@ -112,6 +112,10 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
 
     /// Sends a request of the load, without the refused fields, until it is answered or finally refused.
     fn first(&self, scenario: &mut Scenario, clock: Clock, screen: &mut Screen) -> Result<(), Stop> {
+        // A class with its own target is probed only: one request can't stand for all stages of a chain.
+        if scenario.own_targets().next().is_some() {
+            return Ok(());
+        }
         let is_unlisted = refusal::is_unlisted(&scenario.target, self.listed);
         let may_fall_back = has_optional_fields(&scenario.target) && !is_known(scenario);
         if !is_unlisted && self.ready.is_none() && !may_fall_back {

@@ -9,7 +9,6 @@ use plimsoll_measure::sweep::SweepLevel;
 use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, Shard, SizeUnit, Span,
 };
-use plimsoll_wire::QueueOptions;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{Arrival, ArrivalSpec, Connections, Prompts, Scenario, Schedule};
 
@@ -159,12 +158,6 @@ pub(super) fn plan(
         purpose: step.purpose.clone(),
         rate_course,
         plays_sessions_out: scenario.plays_sessions_out(),
-        class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
-        class_queues: scenario
-            .classes
-            .iter()
-            .map(|class| QueueOptions { priority: class.priority, timeout: class.queue_timeout })
-            .collect(),
         ..LevelPlan::new(&scenario, load, requests, step.window, Arc::clone(prompts))
     })
 }

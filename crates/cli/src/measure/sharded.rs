@@ -130,7 +130,7 @@ impl MeasurementSession {
         let joined = join(runs, whole.of, whole.arrivals, whole.schedule.as_deref())
             .map_err(|misfit| Stop::invalid(misfit.to_string()))?;
         // The endpoint is set here, because rows of a lost shard have none.
-        let attempts = joined.attempts.into_iter().map(|row| self.scenario.target.placed(row)).collect();
+        let attempts = joined.attempts.into_iter().map(|row| self.scenario.placed(row)).collect();
         let joined = MergedRun { attempts, ..joined };
         let closed_loop = whole.schedule.is_none();
         let arrivals = if closed_loop { own_arrivals + of_others } else { whole.arrivals };

@@ -120,6 +120,7 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetProbe
             }
         }
     }
+    let of_classes = look_at_classes(scenario)?;
     if scenario.target.protocol.carries() == Carries::Tensors {
         tensors::learn(scenario, probed.served, &mut words)?;
     }
@@ -131,11 +132,51 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetProbe
     for unknown in ["engine", "engine_version", "engine_flags", "gpu", "driver", "replicas"] {
         facts.entry(unknown.into()).or_insert(None);
     }
-    let silent: Vec<String> = silent.into_iter().chain(beside.silent).collect();
+    let silent: Vec<String> = silent.into_iter().chain(beside.silent).chain(of_classes).collect();
     words.extend(beside.words);
     words
         .extend(silent.iter().map(|why| format!("{why}; its share of the requests will fail in the record")));
     Ok(TargetProbe { facts, models: probed.models, words, url, silent })
+}
+
+/// Probes the targets of classes and fills in their models. Returns the reasons of those that do not answer.
+fn look_at_classes(scenario: &mut Scenario) -> Result<Vec<String>, Stop> {
+    let mut silent = Vec::new();
+    for class in scenario.own_targets().collect::<Vec<_>>() {
+        let target = scenario.target_of(class);
+        let looked = probe_each(&target);
+        let probed = match looked {
+            Ok(AnsweringEndpoint { probed, silent: others, .. }) => {
+                silent.extend(others);
+                probed
+            }
+            Err(stop) if stop.exit == Exit::Unreachable => {
+                silent.push(stop.line);
+                continue;
+            }
+            Err(stop) => return Err(stop),
+        };
+        let own = &mut scenario.classes[usize::from(class)];
+        if target.model.is_some() || target.protocol == Protocol::Http {
+            continue;
+        }
+        own.model = match probed.models.as_slice() {
+            [only] => Some(only.clone()),
+            several => {
+                let names = several.iter().take(8).map(String::as_str).collect::<Vec<_>>().join(", ");
+                let what = if names.is_empty() {
+                    "no model".to_owned()
+                } else {
+                    format!("several models ({names})")
+                };
+                return Err(Stop::usage(format!(
+                    "{} lists {what}: set model in the class {}",
+                    target.url, own.name
+                )));
+            }
+        };
+    }
+    Ok(silent)
 }
 
 /// The first endpoint that answers, and the errors of the endpoints before it.
@@ -216,6 +257,7 @@ fn traced(headers: &BTreeMap<String, String>) -> Option<&'static str> {
 pub(super) fn start(scenario: &Scenario, args: &ClientArgs, id: &str, clock: Clock) -> Result<Client, Stop> {
     let config = ClientConfig {
         target: scenario.target.clone(),
+        classes: scenario.classes.clone(),
         key: None,
         workers: args.workers,
         run_id: id.into(),

@@ -1,7 +1,7 @@
 //! Renders the command that repeats a scenario: its differences from the defaults, as flags and `--set`.
 
 use plimsoll_model::{Carries, Protocol};
-use plimsoll_workload::{AudioSpec, ImageSpec, Scenario};
+use plimsoll_workload::{AudioSpec, ClassSpec, ImageSpec, Scenario, TargetSpec};
 use serde_json::Value;
 
 /// Returns a command that repeats a scenario: every value that is not a default, as a flag or `--set`.
@@ -57,6 +57,10 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
                 words.push(format!("--{flag}"));
                 words.push(quoted(&plain(&value)));
             }
+            "classes" => {
+                let classes = value.as_array().into_iter().flatten().map(short).collect::<Vec<_>>();
+                words.push(format!("--set {}", quoted(&format!("classes={}", Value::from(classes)))));
+            }
             _ => match flags(&path, &value) {
                 Some(flags) => words.extend(flags.iter().map(|word| quoted(word))),
                 None => {
@@ -71,6 +75,23 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
         words.push("--set target.ignore_eos=true".into());
     }
     words.join(" ")
+}
+
+/// Returns a class without the fields that have their defaults.
+fn short(class: &Value) -> Value {
+    let default = serde_json::to_value(ClassSpec::default()).unwrap_or_default();
+    let mut class = without(class, &default);
+    if let Some(target) = class.get_mut("target") {
+        *target = without(target, &serde_json::to_value(TargetSpec::default()).unwrap_or_default());
+    }
+    class
+}
+
+/// Returns an object without the fields that are equal in `default`.
+fn without(object: &Value, default: &Value) -> Value {
+    let fields = object.as_object().into_iter().flatten();
+    let other = fields.filter(|(key, value)| default.get(key.as_str()) != Some(*value));
+    Value::Object(other.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 
 /// Returns the flags that express a value completely; `None` if there are none.

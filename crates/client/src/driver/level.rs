@@ -4,16 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, Load, RateCourse, Shard, Span};
-use plimsoll_wire::{QueueOptions, RequestOptions, encode};
-use plimsoll_workload::{
-    Arrival, ClientSpec, Prompts, Scenario, Schedule, Sequence, SessionAnswerTexts, TargetSpec,
-};
+use plimsoll_wire::{RequestOptions, encode};
+use plimsoll_workload::{Arrival, ClientSpec, Prompts, Scenario, Schedule, Sequence, SessionAnswerTexts};
 
 use crate::driver::control::StopLimits;
 use crate::driver::live::LiveCounters;
+use crate::driver::requests::RequestKinds;
 use crate::driver::sink::Sink;
-use crate::http1::request::{AttemptKey, PreparedRequest, RequestOpening};
-use crate::target::{EncodedBody, Target};
+use crate::http1::request::{AttemptKey, PreparedRequest};
+use crate::target::EncodedBody;
 
 /// The requests of a level and their timing.
 #[derive(Clone, Debug)]
@@ -62,10 +61,6 @@ pub struct LevelPlan {
     pub max_rate_per_s: Option<f64>,
     /// Part of a load that several machines send; `None` = this machine sends all of it, without a common start.
     pub shard: Option<ShardStart>,
-    /// Model by request class; a class past the end uses the target's model.
-    pub class_models: Vec<Option<String>>,
-    /// Queue options by request class; a class past the end sets none.
-    pub class_queues: Vec<QueueOptions>,
 }
 
 impl LevelPlan {
@@ -92,8 +87,6 @@ impl LevelPlan {
             warm: None,
             max_rate_per_s: None,
             shard: None,
-            class_models: Vec::new(),
-            class_queues: Vec::new(),
         }
     }
 
@@ -143,12 +136,6 @@ impl LevelPlan {
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct Endpoint {
-    pub target: Arc<Target>,
-    pub opening: RequestOpening,
-}
-
 /// The state that all workers of a level share.
 pub struct LevelContext {
     /// Level number within the run.
@@ -160,15 +147,9 @@ pub struct LevelContext {
     /// Identity of the run, for request ids.
     pub run_id: String,
     pub sink: Arc<dyn Sink>,
-    /// Endpoints, indexed by the endpoint number of an attempt.
-    pub endpoints: Vec<Endpoint>,
-    pub spec: TargetSpec,
+    pub requests: RequestKinds,
     pub client: ClientSpec,
     pub prompts: Arc<Prompts>,
-    pub options: RequestOptions,
-    pub class_models: Vec<Option<String>>,
-    /// Queue options by request class; a class past the end sets none.
-    pub class_queues: Vec<QueueOptions>,
     pub keep_text: bool,
     /// Limits set by the user, and the counters that they apply to.
     pub limits: (StopLimits, LiveCounters),
@@ -207,23 +188,20 @@ impl LevelContext {
 
     /// Builds the body of an attempt. `said` is the answers of its session so far.
     ///
-    /// `own` is the worker's copy of the level's options. Only the fields that differ between requests are set in it,
+    /// `own` is the worker's copy of the options of all kinds. Only the fields that differ between requests are set in it,
     /// because a copy per request would include the template.
     pub fn prepare(
         &self,
         arrival: &Arrival,
         attempt: u16,
-        own: &mut Option<RequestOptions>,
+        own: &mut Vec<RequestOptions>,
         said: Option<&SessionAnswerTexts>,
     ) -> PreparedRequest {
         let (payload, blocks) = self.prompts.render_with(arrival, said);
-        let options = own.get_or_insert_with(|| self.options.clone());
-        let of_class = self.class_models.get(usize::from(arrival.class)).and_then(Option::as_ref);
-        let model = of_class.or(self.options.model.as_ref());
-        if options.model.as_ref() != model {
-            options.model = model.cloned();
+        if own.is_empty() {
+            *own = self.requests.options();
         }
-        options.queue = self.class_queues.get(usize::from(arrival.class)).copied().unwrap_or_default();
+        let options = &mut own[self.requests.place_of(arrival.class)];
         options.max_tokens = (arrival.output_tokens > 0).then_some(arrival.output_tokens);
         // Only a template can reference the name.
         if options.template.is_some() {

@@ -299,7 +299,11 @@ impl LevelDriver {
         let (attempt, request) = (self.shared.name(key), self.shared.request_name(arrival.id));
         let session = SessionName(&request, arrival.session);
         let names = RequestNames { attempt: &attempt, request: &request, session: &session };
-        flight.request.set(Some(self.shared.endpoints[endpoint].opening.with(&prepared.body, names, close)));
+        flight.request.set(Some(self.shared.requests.endpoints[endpoint].opening.with(
+            &prepared.body,
+            names,
+            close,
+        )));
         flight
     }
 
@@ -341,8 +345,7 @@ impl LevelDriver {
     }
 
     fn row(&self, arrival: &plimsoll_workload::Arrival, attempt: u16, due: At) -> Attempt {
-        let row = self.shared.spec.placed(arrival.row(attempt, self.shared.id, due));
-        Attempt { asked_output: self.shared.options.asked_output(row.asked_output), ..row }
+        self.shared.requests.of(arrival.class).row(arrival.row(attempt, self.shared.id, due))
     }
 
     /// Records the start of an attempt before any event, so that a killed generator leaves a trace of it.
@@ -353,7 +356,7 @@ impl LevelDriver {
     }
 
     fn reading(&self, class: u16, carried: MediaCounts) -> AnswerReading {
-        let spec = &self.shared.spec;
+        let spec = &self.shared.requests.of(class).spec;
         AnswerReading {
             protocol: spec.protocol,
             stream: spec.stream,
@@ -390,7 +393,7 @@ impl LevelDriver {
         let Some(recording) = flight.recording.borrow_mut().take() else { return };
         let now = self.now();
         self.flights.borrow_mut().remove(&flight.key);
-        let target = &self.shared.endpoints[flight.endpoint].target;
+        let target = &self.shared.requests.endpoints[flight.endpoint].target;
         let (mut attempt, events, coalesced) = recording.finish(ending, now, |text| target.scrub(text));
         if attempt.answer.status == Some(401) {
             target.key_refused();
@@ -460,7 +463,7 @@ impl LevelDriver {
         if let (Some(from), Some(end)) = (from, attempt.end) {
             self.bench.shard.first_token(end - from);
         }
-        if self.shared.spec.protocol.counts() == SizeUnit::Items {
+        if self.shared.requests.of(attempt.class).spec.protocol.counts() == SizeUnit::Items {
             self.bench.shard.token_events(0, u64::from(attempt.asked_prompt));
         }
     }

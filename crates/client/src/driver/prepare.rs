@@ -33,7 +33,7 @@ pub struct BodyPrefetcher {
     /// Lowest arrival number to build: one more than the highest number that was taken.
     taken: u64,
     ready: HashMap<u64, PreparedRequest>,
-    options: Option<RequestOptions>,
+    options: Vec<RequestOptions>,
     longest: Span,
 }
 

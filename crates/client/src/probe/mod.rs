@@ -20,10 +20,10 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use crate::auth::secret::Secret;
 use crate::clock::Clock;
-use crate::driver::client::options_of;
 use crate::driver::exchange::exchange;
 use crate::driver::exchange_watch::{OutgoingRequest, WholeAnswer};
 use crate::driver::recording::AttemptEnding;
+use crate::driver::requests::options_of;
 use crate::fallback::fall_back;
 use crate::http1::header_template::RequestNames;
 use crate::http1::keeping::KeepaliveShared;

@@ -37,6 +37,7 @@ impl Rig {
         let clock = Clock::start();
         let config = ClientConfig {
             target: self.target.clone(),
+            classes: Vec::new(),
             key: None,
             workers: Some(self.workers),
             run_id: "run0".into(),

@@ -16,6 +16,7 @@ fn a_server_that_echoes_the_key_does_not_get_it_into_the_row() {
     let rig = Rig::at(server.url());
     let config = ClientConfig {
         target: rig.target.clone(),
+        classes: Vec::new(),
         key: Some(Secret::new("sk-very-secret", "test").unwrap()),
         workers: Some(1),
         run_id: "r".into(),

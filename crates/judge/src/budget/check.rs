@@ -82,7 +82,7 @@ impl BudgetFile {
         for (i, id) in self.policy.primary.iter().enumerate() {
             let slices =
                 self.stages.iter().flat_map(|stages| stages.slices.keys().map(|name| Self::stage_id(name)));
-            let totals = self.stage_total().into_iter().map(|total| total.row.id);
+            let totals = self.stage_total(false).into_iter().map(|total| total.row.id);
             let allowed: Vec<String> =
                 self.budgets.iter().map(|budget| budget.id.clone()).chain(totals).chain(slices).collect();
             if !allowed.contains(id) {

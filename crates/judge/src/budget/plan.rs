@@ -126,7 +126,7 @@ pub fn plan(
         let place = (0, format!("{} {offer:?}", steady()));
         levels.entry(place).or_default().push(PlannedLevel { traffic: steady(), ..level });
     }
-    for row in file.rows().chain(file.stage_total()) {
+    for row in file.rows().chain(file.stage_total(false)) {
         let (id, burst) = (&row.row.id, row.load.burst.clone());
         if row.metric.kind() == MetricKind::Line {
             sweep_for.get_or_insert_with(|| id.clone());

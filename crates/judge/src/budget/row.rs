@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::check::reserve;
 use super::{
     Amount, AmountUnit, Budget, BudgetFile, BudgetMetric, BudgetScope, MetricKind, PromptBucket, Relative,
-    shown,
+    RequestSlice, shown,
 };
 
 /// Effect of a row on the verdict.
@@ -66,12 +66,29 @@ impl BudgetFile {
         self.budgets.iter().enumerate().map(|(i, row)| self.row(row.clone(), format!("budgets.{i}")))
     }
 
-    /// Returns the total of the stages as a row: the whole response at the percentile of the slices.
-    pub fn stage_total(&self) -> Option<RowPlan> {
+    /// Returns the total of the stages as a row: the whole response, or the whole chain, at the percentile of the slices.
+    pub fn stage_total(&self, is_chain: bool) -> Option<RowPlan> {
         let stages = self.stages.as_ref()?;
         let (p, total) = (Some(stages.p.0), stages.total.clone());
-        let row = Budget::ceiling("stages total", BudgetMetric::E2e, p, total);
-        Some(self.row(row, "stages.total".to_owned()))
+        let metric = if is_chain { BudgetMetric::SessionE2e } else { BudgetMetric::E2e };
+        Some(self.row(Budget::ceiling("stages total", metric, p, total), "stages.total".to_owned()))
+    }
+
+    /// Returns the slice of a stage of a chain as a row: the response of the class with this name.
+    pub fn stage_of_chain(&self, name: &str, p: f64, slice: &Amount) -> RowPlan {
+        let ceiling = Budget::ceiling(Self::stage_id(name), BudgetMetric::E2e, Some(p), slice.clone());
+        let class = RequestSlice { class: Some(name.to_owned()), ..RequestSlice::default() };
+        let plan = self.row(Budget { slice: Some(class), ..ceiling }, format!("stages.slices.{name}"));
+        RowPlan { role: self.stage_role(name), ..plan }
+    }
+
+    /// Returns the role of a slice. It is watched unless the policy names it, because a stage may take more while another
+    /// one takes less.
+    pub fn stage_role(&self, name: &str) -> RowRole {
+        match self.policy.primary.contains(&Self::stage_id(name)) {
+            true => RowRole::Decides,
+            false => RowRole::Watched,
+        }
     }
 
     fn row(&self, row: Budget, path: String) -> RowPlan {

@@ -213,19 +213,22 @@ impl GateInput<'_> {
         }))
     }
 
-    /// Returns the rows of the stages: the total, and the slices. A slice is watched unless the policy names it, because a stage may take
-    /// more while another one takes less.
+    /// Returns the rows of the stages: the total, and the slices. The stages of a chain are its classes; otherwise the
+    /// requests report the times of their stages.
     fn stages(&self) -> Vec<JudgedRow> {
-        let (Some(stages), Some(total)) = (&self.file.stages, self.file.stage_total()) else {
+        let is_chain = self.run.is_chain();
+        let (Some(stages), Some(total)) = (&self.file.stages, self.file.stage_total(is_chain)) else {
             return Vec::new();
         };
+        let alone = GateInput { baseline: None, ..*self };
+        if is_chain {
+            let slice = |(name, slice): (&String, &_)| self.file.stage_of_chain(name, stages.p.0, slice);
+            let slices = stages.slices.iter().map(slice);
+            return std::iter::once(total).chain(slices).flat_map(|plan| alone.rows(&plan)).collect();
+        }
         let selected = self.run.select(self.file, &total.load);
         let slice = |(name, slice): (&String, &_)| {
-            let id = BudgetFile::stage_id(name);
-            let role = match self.file.policy.primary.contains(&id) {
-                true => RowRole::Decides,
-                false => RowRole::Watched,
-            };
+            let (id, role) = (BudgetFile::stage_id(name), self.file.stage_role(name));
             let what = format!("stage {name} {}", stages.p.name());
             let blank = GateRow::new(id, format!("stages.slices.{name}"), what, role);
             JudgedRow::new(blank, selected.as_ref().map_err(Clone::clone), |one, levels| {
@@ -233,7 +236,6 @@ impl GateInput<'_> {
             })
         };
         let slices: Vec<JudgedRow> = stages.slices.iter().map(slice).collect();
-        let total = GateInput { baseline: None, ..*self }.rows(&total);
-        total.into_iter().chain(slices).collect()
+        alone.rows(&total).into_iter().chain(slices).collect()
     }
 }

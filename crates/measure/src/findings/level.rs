@@ -41,6 +41,9 @@ pub struct LevelSummary {
     /// Results of each endpoint; empty if there is one endpoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetSummary>,
+    /// Results by class, if the requests have several classes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassSummary>,
     /// Requests in flight during the window.
     pub concurrency: Concurrency,
     /// Verdict on the growth of requests in flight.
@@ -187,12 +190,28 @@ pub struct Counts {
     pub errors: Vec<ErrorCount>,
 }
 
-/// The result of one endpoint of several, over its requests that are due in the window.
+/// The result of one endpoint of several.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TargetSummary {
-    /// Number of the endpoint: 0 is the scenario's `target.url`, then its `further_urls`.
+    /// Number of the endpoint: 0 is the scenario's `target.url`, then its `further_urls`, then the targets of classes.
     pub target: u16,
-    /// Number of requests due at this endpoint.
+    #[serde(flatten)]
+    pub of: GroupSummary,
+}
+
+/// The result of one class of several; of a chain, the result of one stage.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ClassSummary {
+    /// Place of the class in the scenario, from 0.
+    pub class: u16,
+    #[serde(flatten)]
+    pub of: GroupSummary,
+}
+
+/// The result of a part of the requests, over those due in the window.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct GroupSummary {
+    /// Number of requests due.
     pub requests: u64,
     /// Number of requests with a complete response.
     pub finished: u64,

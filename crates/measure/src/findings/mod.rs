@@ -28,9 +28,10 @@ use cost::CostFinding;
 pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric, Pool, VerdictBasis};
 pub use figure::{BoundedValue, Estimate, Percentiles, Reading};
 pub use level::{
-    Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, Latencies,
-    LengthFigures, Lengths, LevelSummary, LittlesLawCheck, LoadKeptUp, Rates, Records, SessionCounts,
-    SessionTokens, SlowStretch, Stability, Tail, TargetSummary, Timeline, TimelineBucket, Window,
+    ClassSummary, Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, GroupSummary,
+    Histogram, Itl, Latencies, LengthFigures, Lengths, LevelSummary, LittlesLawCheck, LoadKeptUp, Rates,
+    Records, SessionCounts, SessionTokens, SlowStretch, Stability, Tail, TargetSummary, Timeline,
+    TimelineBucket, Window,
 };
 pub use sweep::{
     CapacityLine, CapacityLines, Curve, CurvePoint, FitPoint, LadderRung, LoadWords, SustainedLine,

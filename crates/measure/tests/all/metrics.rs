@@ -316,18 +316,18 @@ fn endpoints_have_figures_of_their_own() {
     });
     let summary = summarise(&level(100.0, 10), &records, &[], None);
     let [first, second] = summary.targets.as_slice() else { panic!("two endpoints: {:?}", summary.targets) };
-    assert_eq!((first.target, first.requests, first.finished, first.failed), (0, 500, 500, 0));
-    assert_eq!((second.target, second.requests, second.finished, second.failed), (1, 500, 480, 20));
-    assert_eq!(second.by_outcome, [(How::Finished, 480), (How::Shed, 20)].into());
-    check(first.ttft.as_ref(), 500, 0.030);
-    check(first.tpot.as_ref(), 500, 0.020);
-    check(first.e2e.as_ref(), 500, 0.110);
-    check(second.ttft.as_ref(), 500, 0.090);
-    check(second.e2e.as_ref(), 500, 0.330);
-    assert_eq!(second.e2e.as_ref().map(|set| set.infinite), Some(20));
+    assert_eq!((first.target, first.of.requests, first.of.finished, first.of.failed), (0, 500, 500, 0));
+    assert_eq!((second.target, second.of.requests, second.of.finished, second.of.failed), (1, 500, 480, 20));
+    assert_eq!(second.of.by_outcome, [(How::Finished, 480), (How::Shed, 20)].into());
+    check(first.of.ttft.as_ref(), 500, 0.030);
+    check(first.of.tpot.as_ref(), 500, 0.020);
+    check(first.of.e2e.as_ref(), 500, 0.110);
+    check(second.of.ttft.as_ref(), 500, 0.090);
+    check(second.of.e2e.as_ref(), 500, 0.330);
+    assert_eq!(second.of.e2e.as_ref().map(|set| set.infinite), Some(20));
     // Of the first those due in the last 0.11 s end later: five. Of the second those due in the last 0.33 s: 17, of which one fails.
-    assert!((value(&first.achieved_per_s) - 49.5).abs() < 1e-9, "{:?}", first.achieved_per_s);
-    assert!((value(&second.achieved_per_s) - 46.4).abs() < 1e-9, "{:?}", second.achieved_per_s);
+    assert!((value(&first.of.achieved_per_s) - 49.5).abs() < 1e-9, "{:?}", first.of.achieved_per_s);
+    assert!((value(&second.of.achieved_per_s) - 46.4).abs() < 1e-9, "{:?}", second.of.achieved_per_s);
     let one: Vec<Attempt> = records.into_iter().map(|row| Attempt { target: 0, ..row }).collect();
     assert!(summarise(&level(100.0, 10), &one, &[], None).targets.is_empty());
 }

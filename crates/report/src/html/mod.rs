@@ -20,11 +20,12 @@ use plimsoll_plan::finding::PlanFinding;
 
 use self::chart::{Charts, place};
 use crate::document::{Document, Phrase, latency};
+use crate::endpoints::{self, GroupNames};
 use crate::figure::centile;
 use crate::headline::headline;
 use crate::table::TextTable;
 use crate::text::{budget_notes, budget_table, detailed};
-use crate::{cold_start, cost, diagnose, endpoints, figure, network, plan, words};
+use crate::{cold_start, cost, diagnose, figure, network, plan, words};
 
 /// The parts of a run's page that the run itself does not contain.
 #[derive(Copy, Clone, Default)]
@@ -54,8 +55,8 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: PageContext<'_>)
     if let Some(planned) = planned {
         plan::beside(&mut page, planned, &charts);
     }
-    let endpoints = endpoints::of(manifest);
-    shown.iter().for_each(|level| level_section(&mut page, level, (manifest, &endpoints), &charts));
+    let groups = GroupNames::of(manifest);
+    shown.iter().for_each(|level| level_section(&mut page, level, (manifest, &groups), &charts));
     if findings.levels.len() > shown.len() {
         levels_section(&mut page, findings);
     }
@@ -204,7 +205,7 @@ fn ladder_table(curve: &Curve) -> TextTable {
 fn level_section(
     page: &mut Document,
     level: &LevelFinding,
-    (manifest, endpoints): (&Manifest, &[String]),
+    (manifest, groups): (&Manifest, &GroupNames),
     charts: &Charts,
 ) {
     let summary = &level.summary;
@@ -213,11 +214,15 @@ fn level_section(
         section.drawn(window(level));
         section.table(percentile_table(level));
         section.drawn(reading_notes(summary));
-        section.titled("By endpoint", endpoints::table(summary, endpoints));
+        section.titled("By endpoint", groups.endpoint_table(summary));
+        section.titled(groups.class_heading(), groups.class_table(summary));
         if let Some(sessions) = &summary.sessions {
-            section.section("Sessions", |section| {
-                section.says(format!("{}.", words::sessions(sessions)));
-                section.table(words::session_table(sessions, &summary.rates));
+            let is_chain = groups.is_chain();
+            section.section(if is_chain { "Chains" } else { "Sessions" }, |section| {
+                section.says(format!("{}.", words::sessions(sessions, is_chain)));
+                if !is_chain {
+                    section.table(words::session_table(sessions, &summary.rates));
+                }
             });
         }
         section.section("Outcomes", |section| {

@@ -32,6 +32,8 @@ pub(crate) struct Exchanges<'a, 'p> {
     awaiting: VecDeque<u64>,
     /// Rejections on their way to the client, in order.
     refused: VecDeque<(At, u64, Outcome)>,
+    /// Ends of the requests that the world does not serve.
+    external: BinaryHeap<Reverse<(At, u64)>>,
     /// Time at which the pause of a response becomes too long, unless an event arrives. Entries may be out of date.
     idle: BinaryHeap<Reverse<(At, u64)>>,
     names: Option<&'a mut BlockNames>,
@@ -79,6 +81,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
             links: SimConnections::new(plan.client.connections, plan.load, plan.start),
             awaiting: VecDeque::new(),
             refused: VecDeque::new(),
+            external: BinaryHeap::new(),
             idle: BinaryHeap::new(),
             names,
             rows,
@@ -94,20 +97,31 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         self.open_count > 0
     }
 
-    /// Returns the next time at which a rejection arrives or a pause may be too long.
+    /// Returns the next time at which a rejection or an external response arrives, or a pause may be too long.
     pub fn next_at(&self) -> Option<At> {
         // Entries outlive their responses; without an open response they have no effect.
         let idle = self.idle.peek().filter(|_| self.any_open()).map(|Reverse((at, _))| *at);
         let refusal = self.refused.front().map(|(at, _, _)| *at);
-        [idle, refusal].into_iter().flatten().min()
+        let external = self.external.peek().map(|Reverse((at, _))| *at);
+        [idle, refusal, external].into_iter().flatten().min()
     }
 
-    /// Delivers rejections, and aborts the responses with a pause over the client's limit.
+    /// Delivers rejections and external responses, and aborts the responses with a pause over the client's limit.
     pub fn turn(&mut self, world: &mut World, player: &mut Player, now: At) {
         while let Some((_, id, outcome)) = self.refused.pop_front_if(|(at, _, _)| *at <= now) {
             if let Some(slot) = self.open.find(id) {
                 self.open.at_mut(slot).record.first_byte = Some(now);
                 self.end(world, player, now, id, outcome);
+            }
+        }
+        while let Some(&Reverse((at, id))) = self.external.peek()
+            && at <= now
+        {
+            self.external.pop();
+            // A request that the client has abandoned is gone.
+            if let Some(slot) = self.open.find(id) {
+                self.open.at_mut(slot).answered(at, self.plan.events);
+                self.end(world, player, at, id, Outcome::FINISHED);
             }
         }
         self.drop_idle(world, player, now);
@@ -244,6 +258,10 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         exchange.record.reused = link.carried;
         exchange.life = RequestLifetime::new(now.0, now.0, exchange.attempted.arrival.prompt_tokens);
         let arrival = &exchange.attempted.arrival;
+        if let Some(latency) = self.plan.external.latency(arrival) {
+            self.external.push(Reverse((now + latency, id)));
+            return;
+        }
         let blocks = match &mut self.names {
             Some(names) => names.of(arrival),
             None => Vec::new(),
@@ -378,6 +396,13 @@ impl Exchange {
         self.last_event = at;
         self.event(at, EventKind::Content, n, events);
         first
+    }
+
+    /// Records a complete response of another service, which has no tokens.
+    fn answered(&mut self, at: At, events: Events) {
+        self.event(at, EventKind::Body, 0, events);
+        self.record.first_byte = Some(at);
+        self.record.answer.status = Some(200);
     }
 
     /// Records the end of a complete response.

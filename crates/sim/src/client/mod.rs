@@ -15,6 +15,7 @@ use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Sample, SharedText, SizeUnit,
     Span, StampSource,
 };
+use plimsoll_workload::chain::ExternalClasses;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{
     ArrivalFeed, BlockNames, CancelAfter, ClientSpec, Player, Prompts, Scenario, Schedule, Sequence,
@@ -72,6 +73,8 @@ pub struct SimLevelPlan<'a> {
     pub adapters: Vec<Option<u32>>,
     /// Priority and queue time-out of each request class; classes past the end use the server's defaults.
     pub queues: Vec<(u32, Option<Span>)>,
+    /// Latencies of the classes that the world does not serve. [`simulate_into`] sets it.
+    pub external: ExternalClasses,
     /// Maximum rate of a closed loop in requests/s; `None` for no limit.
     pub max_rate_per_s: Option<f64>,
 }
@@ -163,6 +166,7 @@ impl<'a> SimLevelPlan<'a> {
             ends_with_requests: false,
             plays_sessions_out: scenario.plays_sessions_out(),
             adapters: Vec::new(),
+            external: ExternalClasses::default(),
             queues: scenario
                 .classes
                 .iter()
@@ -200,6 +204,7 @@ pub fn simulate_into(
 ) -> Result<Level, SpecError> {
     let until = At(plan.window.0);
     plan.adapters = of_classes(world.adapters(), scenario)?;
+    plan.external = ExternalClasses::of(scenario)?;
     let player = match plan.load {
         Load::Open { rate_per_s } => {
             let feed = ArrivalFeed::new(scenario, rate_per_s, plan.window, plan.id, plan.max_requests)?;

@@ -21,16 +21,7 @@ fn fleet(slots: u32) -> WorldSpec {
 fn class(model: Option<&str>, weight: f64) -> ClassSpec {
     let name = model.unwrap_or("own").to_owned();
     let model = model.map(str::to_owned);
-    ClassSpec {
-        name,
-        weight,
-        sizes: None,
-        prompts: None,
-        model,
-        documents: None,
-        priority: None,
-        queue_timeout: None,
-    }
+    ClassSpec { name, weight, model, ..ClassSpec::default() }
 }
 
 /// Returns prompts of 10 tokens and outputs of 1, for the base model and two adapters.

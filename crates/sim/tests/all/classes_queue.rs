@@ -38,13 +38,9 @@ fn scenario(arrivals: ArrivalSpec, asks: [(Option<u32>, Option<Span>); 2]) -> Sc
     (scenario.sizes.prompt, scenario.sizes.output) = (Size::Fixed(1), Size::Fixed(0));
     let class = |(priority, queue_timeout): (Option<u32>, Option<Span>)| ClassSpec {
         name: format!("{priority:?} {queue_timeout:?}"),
-        weight: 1.0,
-        sizes: None,
-        prompts: None,
-        model: None,
-        documents: None,
         priority,
         queue_timeout,
+        ..ClassSpec::default()
     };
     scenario.classes = asks.map(class).to_vec();
     scenario.validate().expect("a sound scenario");

@@ -3,6 +3,7 @@
 mod adapters;
 mod bulk_theory;
 mod catalogue;
+mod chain;
 mod classes_queue;
 mod client;
 mod conformance;

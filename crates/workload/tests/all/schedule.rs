@@ -209,12 +209,8 @@ fn classes_share_the_requests_by_weight_also_with_sessions() {
     let class = |name: &str, weight, prompts| ClassSpec {
         name: name.into(),
         weight,
-        sizes: None,
         prompts,
-        model: None,
-        documents: None,
-        priority: None,
-        queue_timeout: None,
+        ..ClassSpec::default()
     };
     let sessions = SessionSpec { turns: Size::Fixed(4), think: Pause::Fixed(Span::from_millis(10)) };
     let talk = PromptSpec { sessions: Some(sessions), ..PromptSpec::default() };

@@ -30,6 +30,7 @@ pub fn under_load(args: &DoctorArgs, url: &str) -> Result<Vec<DoctorFinding>, St
     let plan = plan(&scenario, args.concurrency, window)?;
     let config = ClientConfig {
         target: scenario.target.clone(),
+        classes: scenario.classes.clone(),
         key: None,
         workers: None,
         run_id: format!("{:016x}", random()),

@@ -14,6 +14,7 @@ use plimsoll_plan::spec::{EffortSpec, PredictionBand, TrafficSpec, check_scales}
 use plimsoll_plan::{PlanRuleSpec, PlanSpec};
 use plimsoll_policy::AutoscaleSpec;
 use plimsoll_sim::{ColdStartSpec, ModeSpec, StepSpec, WorldSpec};
+use plimsoll_workload::chain::ExternalClasses;
 use plimsoll_workload::units::Rate;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, check, parse_span};
 use schemars::schema_for;
@@ -246,6 +247,14 @@ fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Res
             }
         })
     })?;
+    // The plan counts the requests that the engine serves. Other stages of a chain only delay them.
+    let served = ExternalClasses::of(&scenario).map_err(usage)?.served();
+    if served <= 0.0 {
+        return Err(Stop::usage(
+            "classes: every class has a simulated latency, so no request needs the engine",
+        ));
+    }
+    let rate_per_s = rate_per_s * served;
     // The rate of a trace is stored separately from its shape from here on.
     if let ArrivalSpec::Trace { speed, .. } = &mut scenario.arrivals {
         *speed = None;

@@ -12,21 +12,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use plimsoll_model::{At, Level, Span};
-use plimsoll_wire::{QueueOptions, RequestOptions, Template, TemplateError};
-use plimsoll_workload::{Connections, Player, TargetSpec, TensorEncoding};
+use plimsoll_workload::{ClassSpec, Connections, Player, TargetSpec};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::auth::secret::Secret;
 use crate::clock::Clock;
 use crate::driver::control::{Control, StopLimits};
-use crate::driver::level::{Endpoint, LevelContext, LevelPlan, LevelTraffic};
+use crate::driver::level::{LevelContext, LevelPlan, LevelTraffic};
 use crate::driver::live::LiveCounters;
 use crate::driver::prepare::BodyPrefetcher;
+use crate::driver::requests::{RequestError, RequestKinds};
 use crate::driver::sink::Sink;
 use crate::driver::worker::{WorkerCommand, WorkerSetup, work};
 use crate::http1::keeping::KeepaliveShared;
 use crate::http1::link::Route;
-use crate::target::{Target, TargetError};
 
 use watch::LevelWatch;
 
@@ -36,6 +35,8 @@ const LEAD: Span = Span::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     pub target: TargetSpec,
+    /// Classes of the requests, with their models and targets.
+    pub classes: Vec<ClassSpec>,
     /// API key, if the caller already has it; `None` reads it from the source that the target names.
     pub key: Option<Secret>,
     /// Load-generating threads; `None` = [`default_workers`].
@@ -60,10 +61,7 @@ pub fn default_workers() -> usize {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The body template can't be parsed.
-    #[error("cannot read the body template: {0}")]
-    Template(#[from] TemplateError),
+    Requests(#[from] RequestError),
     /// The system refused to create a worker thread.
     #[error("cannot start a load-generating thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -76,8 +74,7 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
-    endpoints: Vec<Endpoint>,
-    options: RequestOptions,
+    requests: RequestKinds,
     /// Serialises levels, because workers run one level at a time.
     running: Mutex<()>,
     live: LiveCounters,
@@ -91,17 +88,12 @@ impl Client {
     /// # Errors
     /// Fails if the target is invalid or the system refuses a thread.
     pub fn start(config: ClientConfig) -> Result<Client, ClientError> {
-        let options = options_of(&config.target)?;
-        let endpoint = |url: &String| -> Result<Endpoint, ClientError> {
-            let target = Target::new(&config.target.only(url), config.key.clone())?;
-            let opening = target.posts(&target.uri(&plimsoll_wire::encode::path(&options))?);
-            Ok(Endpoint { target: Arc::new(target), opening })
-        };
-        let endpoints = config.target.urls().map(endpoint).collect::<Result<Vec<_>, _>>()?;
+        let requests = RequestKinds::new(&config.target, &config.classes, config.key.as_ref())?;
         let count = config.workers.unwrap_or_else(default_workers).max(1);
         let live = LiveCounters::new(count);
         let numbers = Arc::new(AtomicU32::new(0));
-        let known: Vec<KeepaliveShared> = endpoints.iter().map(|_| KeepaliveShared::default()).collect();
+        let known: Vec<KeepaliveShared> =
+            requests.endpoints.iter().map(|_| KeepaliveShared::default()).collect();
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for index in 0..count {
             let (commands, inbox) = tokio::sync::mpsc::unbounded_channel();
@@ -119,7 +111,7 @@ impl Client {
             workers.push(commands);
             threads.push(thread);
         }
-        Ok(Client { config, endpoints, options, running: Mutex::new(()), live, workers, threads })
+        Ok(Client { config, requests, running: Mutex::new(()), live, workers, threads })
     }
 
     /// Returns the live counters. They are cheap to clone and readable from any thread while a level runs.
@@ -129,7 +121,7 @@ impl Client {
 
     /// Returns the error of the last failed key renewal, if any.
     pub fn key_trouble(&self) -> Option<String> {
-        self.endpoints.iter().find_map(|endpoint| endpoint.target.key_trouble())
+        self.requests.endpoints.iter().find_map(|endpoint| endpoint.target.key_trouble())
     }
 
     pub fn clock(&self) -> Clock {
@@ -192,7 +184,8 @@ impl Client {
 
     /// Resolves each endpoint's addresses and opens connections; numbers and limits are per endpoint.
     fn warm(&self, plan: &LevelPlan, active: usize) -> Result<Vec<Route>, ClientError> {
-        let routes: Vec<Route> = self.endpoints.iter().map(|endpoint| endpoint.target.resolve()).collect();
+        let routes: Vec<Route> =
+            self.requests.endpoints.iter().map(|endpoint| endpoint.target.resolve()).collect();
         let policy = plan.client.connections;
         let expected = plan.connections_expected().div_ceil(routes.len() as u32);
         let wanted = match policy {
@@ -221,7 +214,6 @@ impl Client {
     }
 
     fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At, limits: StopLimits) -> LevelContext {
-        let spec = self.config.target.clone();
         LevelContext {
             id: plan.id,
             start,
@@ -229,13 +221,9 @@ impl Client {
             open: matches!(plan.requests, LevelTraffic::Open(_)),
             run_id: self.config.run_id.clone(),
             sink: Arc::clone(sink),
-            endpoints: self.endpoints.clone(),
-            spec,
+            requests: self.requests.clone(),
             client: plan.client.clone(),
             prompts: Arc::clone(&plan.prompts),
-            options: self.options.clone(),
-            class_models: plan.class_models.clone(),
-            class_queues: plan.class_queues.clone(),
             keep_text: self.config.keep_text,
             limits: (limits, self.live.clone()),
         }
@@ -254,25 +242,6 @@ impl Drop for Client {
             let _ = thread.join();
         }
     }
-}
-
-/// Returns the options that all requests of this target share.
-pub(crate) fn options_of(spec: &TargetSpec) -> Result<RequestOptions, TemplateError> {
-    Ok(RequestOptions {
-        protocol: spec.protocol,
-        model: spec.model.clone(),
-        queue: QueueOptions::default(),
-        version: spec.version.clone(),
-        binary: spec.tensors.encoding == Some(TensorEncoding::Binary),
-        stream: spec.stream,
-        max_tokens: None,
-        length_field: spec.length_field.clone(),
-        ignore_eos: spec.ignore_eos,
-        temperature: spec.temperature,
-        extra: spec.extra.clone(),
-        template: spec.body_template.as_deref().map(Template::parse).transpose()?,
-        id: String::new(),
-    })
 }
 
 /// Returns part `index` of `of` parts of `whole`; the parts add up to `whole`.

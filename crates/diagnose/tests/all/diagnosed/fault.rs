@@ -357,11 +357,7 @@ impl Class {
                     name: name.to_owned(),
                     weight,
                     sizes,
-                    documents: None,
-                    prompts: None,
-                    model: None,
-                    priority: None,
-                    queue_timeout: None,
+                    ..plimsoll_workload::ClassSpec::default()
                 };
                 setup.scenario.classes =
                     vec![class("chat", 1.0 - share, None), class("long", share, Some(long))];

@@ -188,11 +188,7 @@ impl System {
             name: name.to_owned(),
             weight,
             sizes: Some(sizes),
-            documents: None,
-            prompts: None,
-            model: None,
-            priority: None,
-            queue_timeout: None,
+            ..ClassSpec::default()
         };
         self.scenario.classes = vec![class("chat", 1.0 - share, chat), class("document", share, document)];
         self
