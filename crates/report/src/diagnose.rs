@@ -5,7 +5,8 @@
 use maud::{Markup, html};
 use plimsoll_diagnose::active::tell::ExperimentReport;
 use plimsoll_diagnose::{
-    Cause, Counter, Diagnosis, DiagnosisOutcome, Evidence, Reference, TargetChange, Verdict, YesNo,
+    Cause, Counter, Diagnosis, DiagnosisOutcome, Evidence, NextExperiment, Reference, TargetChange, Verdict,
+    YesNo,
 };
 
 use crate::document::{Document, Phrase};
@@ -44,7 +45,11 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
     document.section("Evaluated data", |section| {
         // Experiments describe themselves; a single diagnosed level needs its name.
         let subject = tried.is_empty().then(|| subject(name, diagnosis));
-        section.list(diagnosis.validity.as_ref().map(of_trust).into_iter().chain(subject));
+        let lacks_baseline = diagnosis.missing.iter().any(|one| one.needs == NextExperiment::Baseline);
+        let alone = (!tried.is_empty() && lacks_baseline).then(|| {
+            "no baseline: a target that is slower than before at every load looks normal here; --baseline RUN compares".to_owned()
+        });
+        section.list(alone.into_iter().chain(diagnosis.validity.as_ref().map(of_trust)).chain(subject));
     });
     document.section("Model and GPU", |section| {
         section.list(diagnosis.subject.roofline.iter().map(String::as_str))

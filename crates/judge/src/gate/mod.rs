@@ -224,7 +224,11 @@ impl GateInput<'_> {
         if is_chain {
             let slice = |(name, slice): (&String, &_)| self.file.stage_of_chain(name, stages.p.0, slice);
             let slices = stages.slices.iter().map(slice);
-            return std::iter::once(total).chain(slices).flat_map(|plan| alone.rows(&plan)).collect();
+            let plans = std::iter::once(total).chain(slices);
+            let mut rows: Vec<JudgedRow> = plans.flat_map(|plan| alone.rows(&plan)).collect();
+            // The row's name is the class.
+            rows.iter_mut().for_each(|one| one.row.slice.clear());
+            return rows;
         }
         let selected = self.run.select(self.file, &total.load);
         let slice = |(name, slice): (&String, &_)| {

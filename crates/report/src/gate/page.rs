@@ -2,7 +2,7 @@
 //!
 //! Output is for a terminal, and as Markdown for a pull request, which stays short.
 
-use plimsoll_judge::gate::{GateFinding, RowRole};
+use plimsoll_judge::gate::{GateFinding, GateRow, RowRole};
 
 use super::{name, verdict_words, word};
 use crate::document::Document;
@@ -41,7 +41,9 @@ fn document(finding: &GateFinding, most: &Most) -> Document {
     page.list(finding.refusals.iter().take(most.refusals).map(String::as_str));
     page.list(finding.cut.iter().take(most.refusals).map(|cut| format!("In no row: {cut}.")));
     let rows = finding.worst_first();
-    let mut table = TextTable::new(&["<", "<budget", "<what", "<measured", "<limit", "D", "<"]);
+    // Names such as `ttft-p99` contain what is measured, and a terminal has no room to say it twice.
+    let what = if rows.iter().all(|row| says_what(row)) { "+<what" } else { "<what" };
+    let mut table = TextTable::new(&["<", "<budget", what, "<measured", "<limit", "D", "<"]);
     for row in rows.iter().take(most.rows) {
         let role = if row.role == RowRole::Watched { "watched" } else { "" };
         table.row([
@@ -66,6 +68,13 @@ fn document(finding: &GateFinding, most: &Most) -> Document {
     let reasons = rows.iter().filter(|row| !row.why.is_empty()).take(most.reasons);
     page.apart(|page| page.list(reasons.map(|row| format!("{}: {}", name(row), row.why))));
     page
+}
+
+/// Returns whether a row's name contains its metric and percentile.
+fn says_what(row: &GateRow) -> bool {
+    let plain = |text: &str| text.replace(|c: char| !c.is_ascii_alphanumeric(), "");
+    let what = if row.what == "error_rate" { "error".to_owned() } else { plain(&row.what) };
+    plain(&row.id).contains(&what)
 }
 
 /// Explains the brackets, and the error probability of a verdict.
