@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,10 @@ impl SharedText {
 }
 
 impl Default for SharedText {
+    /// Returns the empty text, whose clones share one allocation too.
     fn default() -> SharedText {
-        "".into()
+        static EMPTY: LazyLock<SharedText> = LazyLock::new(|| "".into());
+        EMPTY.clone()
     }
 }
 

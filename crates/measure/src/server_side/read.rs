@@ -257,6 +257,9 @@ fn is_other(sample: &Sample) -> bool {
     sample.source == "client" || matches!(sample.name.as_str(), LEFT | PATIENCE)
 }
 
+/// Most addresses of texts that are remembered.
+const ADDRESSES_MAX: usize = 1 << 16;
+
 /// Returns the pages with their scrapes, and the series. Series without a row in the table of signals have no points.
 ///
 /// A run of hours has millions of samples of a few thousand series. A series is found by the addresses of its texts, which its
@@ -297,6 +300,10 @@ fn gather<'a>(
             })
         };
     for sample in samples {
+        // A writer whose samples share no texts must not fill the table.
+        if addresses.len() == ADDRESSES_MAX {
+            addresses.clear();
+        }
         let texts = [&sample.source, &sample.name, &sample.labels];
         let place = *addresses
             .entry(texts.map(|text| text.as_ptr().addr()))

@@ -269,6 +269,7 @@ fn run_into(
         flight_area: 0,
         in_flight_max: 0,
         samples: 0,
+        sample_texts: ("client".into(), "in_flight".into()),
         ended_by: EndedBy::Complete,
         watches_tokens: watches_tokens(plan.client),
     };
@@ -293,6 +294,8 @@ struct SimRun<'a, 'p> {
     /// Maximum sample of the requests in flight, and the number of samples.
     in_flight_max: u64,
     samples: u64,
+    /// Source and name of these samples.
+    sample_texts: (SharedText, SharedText),
     ended_by: EndedBy,
     watches_tokens: bool,
 }
@@ -393,8 +396,8 @@ impl SimRun<'_, '_> {
         self.in_flight_max = self.in_flight_max.max(self.in_flight);
         self.exchanges.rows.sample(Sample {
             at: self.next_sample,
-            source: "client".into(),
-            name: "in_flight".into(),
+            source: self.sample_texts.0.clone(),
+            name: self.sample_texts.1.clone(),
             labels: SharedText::default(),
             value: self.in_flight as f64,
         });

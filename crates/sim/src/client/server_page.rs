@@ -13,10 +13,21 @@ use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::EngineGauges;
 
 /// The values of the last scrape, in order of the rows.
-#[derive(Debug, Default)]
+///
+/// All samples share their texts, because readers find a series by the addresses of its texts.
+#[derive(Debug)]
 pub(crate) struct ServerPage {
+    source: SharedText,
+    scrape_name: SharedText,
     last: Vec<PageRow>,
     layout: Vec<ReplicaLayout>,
+}
+
+impl Default for ServerPage {
+    fn default() -> ServerPage {
+        let (source, scrape_name) = ("server".into(), "scrape_samples".into());
+        ServerPage { source, scrape_name, last: Vec::new(), layout: Vec::new() }
+    }
 }
 
 /// A row of the last scrape. Its texts are formatted once, because an hour has millions of samples.
@@ -65,7 +76,7 @@ impl ServerPage {
             self.last.iter_mut().for_each(|row| row.texts = None);
             self.layout = layout;
         }
-        let (last, source) = (&mut self.last, "server".into());
+        let (last, source) = (&mut self.last, self.source.clone());
         let mut scrape = PageScrape { at, last, source, place: 0, answers: true, found: 0, rows };
         scrape.put("plimsoll_replicas_ready", &[], f64::from(ready));
         for (number, gauges) in replicas.iter().enumerate() {
@@ -84,7 +95,7 @@ impl ServerPage {
             }
         }
         let found = f64::from(scrape.found);
-        let (source, name, labels) = (scrape.source, "scrape_samples".into(), SharedText::default());
+        let (source, name, labels) = (scrape.source, self.scrape_name.clone(), SharedText::default());
         rows.sample(Sample { at, source, name, labels, value: found });
     }
 }
