@@ -230,13 +230,7 @@ fn verdict(row: &ComparedFigure) -> String {
 
 /// Returns a stage's contribution to the tail, with its interval.
 fn gap(gap: Option<&Estimate>) -> String {
-    gap.map_or_else(String::new, |gap| {
-        format!(
-            "{} {}",
-            words::time(gap.value),
-            figure::interval(&words::time(gap.lower), &words::time(gap.upper))
-        )
-    })
+    gap.map_or_else(String::new, |gap| figure::estimated(gap, words::time))
 }
 
 /// Formats a figure in the unit of its metric.

@@ -107,11 +107,7 @@ fn row(name: String, costs: &UnitCosts) -> [String; 5] {
 
 fn cell(reading: &Reading) -> String {
     match reading {
-        Reading::Estimate(e) => format!(
-            "{} {}",
-            figure::number(e.value),
-            figure::interval(&figure::number(e.lower), &figure::number(e.upper))
-        ),
+        Reading::Estimate(e) => figure::estimated(e, figure::number),
         Reading::Refused { .. } => "–".into(),
     }
 }

@@ -4,6 +4,8 @@
 //! never has two spellings. Latencies are in ms up to a second, because this is their usual unit (tables keep it throughout).
 //! Time spans are in seconds from one second on.
 
+use plimsoll_measure::findings::Estimate;
+
 /// Formats a number with three significant digits and thin spaces between thousands: `1 250`, `0.0312`.
 pub fn number(value: f64) -> String {
     if value.is_nan() {
@@ -144,6 +146,11 @@ pub fn per_second(rate: f64) -> String {
 /// Formats an interval of formatted numbers: `[480, 545]`.
 pub fn interval(lower: &str, upper: &str) -> String {
     format!("[{lower}, {upper}]")
+}
+
+/// Formats a value with its interval: `512 ms [480 ms, 545 ms]`.
+pub(crate) fn estimated(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
+    format!("{} {}", spell(e.value), interval(&spell(e.lower), &spell(e.upper)))
 }
 
 /// Formats a date and time in UTC, from nanoseconds since 1970.

@@ -94,10 +94,7 @@ fn ours(page: &mut Document, part: &ImportedPart, clock: ForeignClock) {
 /// Returns the value; in brackets if the requests are too few or have no order, so that it supports no verdict.
 fn cell(reading: &Reading) -> String {
     match (reading.estimate(), reading.seen()) {
-        (Some(estimate), _) => {
-            let interval = figure::interval(&words::ms(estimate.lower), &words::ms(estimate.upper));
-            format!("{} {interval}", words::ms(estimate.value))
-        }
+        (Some(estimate), _) => figure::estimated(estimate, words::ms),
         (None, Some(seen)) => format!("({})", words::ms(seen.value)),
         (None, None) => "–".into(),
     }

@@ -116,11 +116,7 @@ fn goal(goal: &Goal) -> String {
 
 fn now(reading: &Reading) -> String {
     match reading {
-        Reading::Estimate(e) => format!(
-            "{} {}",
-            words::time(e.value),
-            figure::interval(&words::time(e.lower), &words::time(e.upper))
-        ),
+        Reading::Estimate(e) => figure::estimated(e, words::time),
         Reading::Refused { why, .. } => format!("not measured ({why})"),
     }
 }
@@ -190,12 +186,8 @@ fn place(load: &LoadPlace) -> String {
         (_, true) => "below it: the queue is short, so a shorter queue saves little",
         _ => "at it, within the interval",
     };
-    let range = figure::interval(&figure::number(onset.lower), &figure::number(onset.upper));
-    format!(
-        "Load: {offered}, {} × the queueing onset of {} {range}: {means}",
-        figure::number(times),
-        figure::per_second(onset.value)
-    )
+    let (times, onset) = (figure::number(times), words::rate(&onset));
+    format!("Load: {offered}, {times} × the queueing onset of {onset}: {means}")
 }
 
 fn simulated(finding: &LeverFinding) -> String {
@@ -226,32 +218,18 @@ fn drawn(finding: &LeverFinding) -> &'static str {
 
 /// Describes the trade-off of admission control, next to levers that serve every request.
 fn admission(found: &Admission, goal: &str, limit_s: Option<f64>) -> Vec<String> {
-    let time = |e: &Estimate| {
-        format!("{} {}", words::time(e.value), figure::interval(&words::time(e.lower), &words::time(e.upper)))
-    };
-    let rate = |e: &Estimate| {
-        format!(
-            "{} {}",
-            figure::per_second(e.value),
-            figure::interval(&figure::number(e.lower), &figure::number(e.upper))
-        )
-    };
-    let refused = format!(
-        "{} {}",
-        share(&found.refused),
-        figure::interval(&figure::percent(found.refused.lower), &figure::percent(found.refused.upper))
-    );
     let mut lines = vec![format!(
-        "rejected {refused} · {goal} of admitted requests {}, of all requests now {}",
-        time(&found.answered_s),
-        time(&found.now_s)
+        "rejected {} · {goal} of admitted requests {}, of all requests now {}",
+        figure::estimated(&found.refused, figure::percent),
+        figure::estimated(&found.answered_s, words::time),
+        figure::estimated(&found.now_s, words::time)
     )];
     if let (Some(good), Some(limit_s)) = (&found.good, limit_s) {
         lines.push(format!(
             "answered within {}: {} in place of {}",
             words::time(limit_s),
-            rate(&good.then_per_s),
-            rate(&good.now_per_s)
+            words::rate(&good.then_per_s),
+            words::rate(&good.now_per_s)
         ));
     }
     lines.push(

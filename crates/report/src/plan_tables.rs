@@ -97,16 +97,10 @@ pub(crate) fn disagreement_table(plan: &PlanFinding) -> TextTable {
     let mut table = TextTable::new(&["<", "formula", "<simulated [95 %]", "formula is off by"]);
     for row in &plan.disagreements {
         let Disagreement { figure: name, formula, simulated, relative } = row;
-        let interval = match simulated.lower < simulated.upper {
-            true => {
-                format!(" {}", figure::interval(&unit(name, simulated.lower), &unit(name, simulated.upper)))
-            }
-            false => String::new(),
-        };
         table.row([
             name.clone(),
             unit(name, *formula),
-            format!("{}{interval}", unit(name, simulated.value)),
+            estimate(simulated, |value| unit(name, value)),
             signed(*relative),
         ]);
     }
@@ -191,7 +185,7 @@ pub(crate) fn scaling_table(found: &ScalingFinding) -> TextTable {
 
 fn estimate(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
     match e.lower < e.upper {
-        true => format!("{} {}", spell(e.value), figure::interval(&spell(e.lower), &spell(e.upper))),
+        true => figure::estimated(e, spell),
         false => spell(e.value),
     }
 }

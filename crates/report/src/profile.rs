@@ -364,10 +364,7 @@ fn slices(finding: &ProfileFinding) -> TextTable {
         ["<slice", "ms", "at", "measured", "mean uses", "<requests over [95 %]", "time over", "<verdict"];
     let mut table = TextTable::new(&columns);
     for slice in &finding.slices {
-        let over = slice.requests_over.map(|e| {
-            let ends = figure::interval(&figure::percent(e.lower), &figure::percent(e.upper));
-            format!("{} {ends}", figure::percent(e.value))
-        });
+        let over = slice.requests_over.map(|e| figure::estimated(&e, figure::percent));
         let verdict = match (slice.stage, slice.verdict) {
             (None, _) => "no span of these traces is this stage".to_owned(),
             (_, Held::Inconclusive) => "too few requests".to_owned(),
@@ -433,12 +430,8 @@ fn moved(change: &ChangeFinding) -> String {
             )
         })
         .collect();
-    let whole = format!(
-        "{}{} {}",
-        if change.tail.value > 0.0 { "+" } else { "" },
-        words::time(change.tail.value),
-        figure::interval(&words::time(change.tail.lower), &words::time(change.tail.upper))
-    );
+    let sign = if change.tail.value > 0.0 { "+" } else { "" };
+    let whole = format!("{sign}{}", figure::estimated(&change.tail, words::time));
     match parts.is_empty() {
         true => format!("The tail moved by {whole}; no stage moved significantly."),
         false => format!("The tail moved by {whole}; moved significantly: {}.", parts.join(", ")),

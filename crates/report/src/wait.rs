@@ -429,10 +429,7 @@ fn slices(slices: &[PartSlice]) -> TextTable {
     ]);
     for slice in slices {
         let known = slice.requests_over.as_ref();
-        let over = known.map(|of| {
-            let ends = figure::interval(&figure::percent(of.lower), &figure::percent(of.upper));
-            format!("{} {ends}", figure::percent(of.value))
-        });
+        let over = known.map(|of| figure::estimated(of, figure::percent));
         let verdict = match (known, slice.verdict, slice.basis) {
             (None, ..) => "cannot be separated from its neighbours".to_owned(),
             (_, Held::Inconclusive, Basis::Inferred) => {
