@@ -168,45 +168,28 @@ fn verdict(found: &[Finding], (cause, confidence): (Cause, f64)) -> Verdict {
         (Some(finding.fact) != decided.map(|decided| decided.fact), finding.fact.is_noticed())
     });
     Verdict {
-        layer: of.layer,
-        cause,
         rule: decided.map_or_else(|| "none".to_owned(), |decided| decided.fact.word()),
         confidence,
         says: decided.map_or_else(|| of.title.clone(), |decided| decided.says.clone()),
-        explains: None,
         evidence: own.into_iter().map(evidence).collect(),
         counter: decided.map_or(Counter::NoneExists, counter),
-        runner_up: None,
-        overturn: cause.overturned_by(),
-        do_first: of.do_first.clone(),
-        do_not: of.do_not.clone(),
+        ..Verdict::of(cause)
     }
 }
 
 fn nothing(worse: &Worse, belief: &CausePosterior) -> Verdict {
-    let of = row(Cause::Nothing);
-    let overturn = Cause::Nothing.overturned_by();
-    Verdict {
-        layer: of.layer,
-        cause: Cause::Nothing,
-        rule: "none".to_owned(),
-        confidence: belief.in_cause(Cause::Nothing),
-        says: worse.sound.clone(),
-        explains: None,
-        evidence: worse.evidence.clone(),
-        counter: Counter::NoneExists,
-        runner_up: None,
-        overturn,
-        do_first: if worse.open { overturn.words() } else { of.do_first.clone() },
-        do_not: of.do_not.clone(),
+    let mut verdict = Verdict::of(Cause::Nothing);
+    if worse.open {
+        verdict.do_first = verdict.overturn.words();
     }
+    let (says, evidence) = (worse.sound.clone(), worse.evidence.clone());
+    Verdict { confidence: belief.in_cause(Cause::Nothing), says, evidence, ..verdict }
 }
 
 /// Returns the verdict for a problem without a believed cause: the two best candidates, their evidence and a
 /// distinguishing experiment. The verdict shows no probability, because no decisive fact was seen and belief by
 /// elimination is no basis for action.
 pub fn unknown(worse: &Worse, found: &[Finding], belief: &CausePosterior) -> Verdict {
-    let of = row(Cause::Unknown);
     let mut candidates =
         belief.of.iter().filter(|(cause, _)| !matches!(cause, Cause::Nothing | Cause::Unknown));
     let best: Vec<(Cause, f64)> = candidates.by_ref().take(2).copied().collect();
@@ -220,37 +203,12 @@ pub fn unknown(worse: &Worse, found: &[Finding], belief: &CausePosterior) -> Ver
         Evidence::said("candidate", format!("{}: {seen}", cause.title()))
     }));
     Verdict {
-        layer: of.layer,
-        cause: Cause::Unknown,
-        rule: "none".to_owned(),
-        confidence: 0.0,
         says: format!("{}; the best candidates: {}", worse.words, names.join("; ")),
-        explains: None,
         evidence: lines,
-        counter: Counter::NoneExists,
         runner_up: best.first().map(|(cause, p)| runner_up(found, (*cause, p.min(NAMED.1)))),
         overturn,
         do_first: overturn.words(),
-        do_not: of.do_not.clone(),
-    }
-}
-
-/// Returns the verdict on a run without requests.
-pub(crate) fn without_requests() -> Verdict {
-    let of = row(Cause::Unknown);
-    Verdict {
-        layer: of.layer,
-        cause: Cause::Unknown,
-        rule: "none".to_owned(),
-        confidence: 0.0,
-        says: "the run contains no request to evaluate".to_owned(),
-        explains: None,
-        evidence: Vec::new(),
-        counter: Counter::NoneExists,
-        runner_up: None,
-        overturn: Cause::Unknown.overturned_by(),
-        do_first: of.do_first.clone(),
-        do_not: of.do_not.clone(),
+        ..Verdict::of(Cause::Unknown)
     }
 }
 
@@ -286,6 +244,26 @@ fn runner_up(found: &[Finding], (cause, confidence): (Cause, f64)) -> RunnerUp {
         None => "its decisive evidence was not observed".to_owned(),
     };
     RunnerUp { cause, confidence, why, experiment: cause.overturned_by() }
+}
+
+impl Verdict {
+    /// Returns the verdict of a cause with the texts of its row, without evidence and confidence.
+    pub(crate) fn of(cause: Cause) -> Verdict {
+        let of = row(cause);
+        Verdict {
+            layer: of.layer,
+            cause,
+            rule: "none".to_owned(),
+            confidence: 0.0,
+            says: of.title.clone(),
+            evidence: Vec::new(),
+            counter: Counter::NoneExists,
+            runner_up: None,
+            overturn: cause.overturned_by(),
+            do_first: of.do_first.clone(),
+            do_not: of.do_not.clone(),
+        }
+    }
 }
 
 impl Evidence {

@@ -272,3 +272,14 @@ pub enum FactState {
     /// The data is insufficient, or the value is at its limit.
     Unclear,
 }
+
+impl FactState {
+    /// Returns yes, no, or unclear if the data show neither.
+    pub(crate) fn of(yes: bool, no: bool) -> FactState {
+        match (yes, no) {
+            (true, _) => FactState::Yes,
+            (false, true) => FactState::No,
+            (false, false) => FactState::Unclear,
+        }
+    }
+}

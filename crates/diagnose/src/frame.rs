@@ -79,13 +79,9 @@ impl<'a> Frames<'a> {
         Subject {
             level: Some(level.id),
             chosen_of: if chosen { all } else { 0 },
-            load: crate::load_words(&level.load),
-            requests: self.now().rows.len() as u64,
-            excerpt: None,
-            roofline: Vec::new(),
-            reference,
             baseline_level: self.before().map(|seen| seen.level.id),
             alone: self.candidate.alone.len() as u64,
+            ..Subject::of(crate::load_words(&level.load), self.now().rows.len() as u64, reference)
         }
     }
 

@@ -47,6 +47,7 @@ use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Sample};
 use crate::device::DeviceFinding;
 use belief::{CausePosterior, EvidenceSource};
 use conclude::{Worse, conclude};
+use facts::Finding;
 use frame::Frames;
 use plimsoll_measure::findings::{BudgetSpec, Validity};
 use verdict::DIAGNOSIS_SCHEMA;
@@ -90,17 +91,31 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     let belief = CausePosterior::after(&found, EvidenceSource::Records);
     let verdicts = conclude(&Worse::of(&frames, &found), &found, &belief);
     Diagnosis {
-        schema: DIAGNOSIS_SCHEMA,
-        answer: answer(&verdicts),
-        headline: headline(&verdicts),
-        subject: frames.subject(),
         validity: case.validity.cloned(),
         questions: questions::answer(&frames),
         cleared: cleared::cleared(&frames, &verdicts),
-        observed: facts::asked(&found),
         changed: changed::facts(case),
         missing: frames.missing(),
-        verdicts,
+        ..Diagnosis::of(frames.subject(), verdicts, &found)
+    }
+}
+
+impl Diagnosis {
+    /// Returns a diagnosis without questions, cleared layers and missing facts.
+    pub(crate) fn of(subject: Subject, verdicts: Vec<Verdict>, found: &[Finding]) -> Diagnosis {
+        Diagnosis {
+            schema: DIAGNOSIS_SCHEMA,
+            answer: answer(&verdicts),
+            headline: headline(&verdicts),
+            subject,
+            validity: None,
+            verdicts,
+            questions: Vec::new(),
+            cleared: Vec::new(),
+            observed: facts::asked(found),
+            changed: TargetChange::default(),
+            missing: Vec::new(),
+        }
     }
 }
 
@@ -125,31 +140,16 @@ fn headline(verdicts: &[Verdict]) -> String {
 }
 
 fn nothing_measured(case: &Case<'_>) -> Diagnosis {
+    let says = "the run contains no request to evaluate".to_owned();
+    let verdict = Verdict { says, ..Verdict::of(Cause::Unknown) };
+    let subject = Subject::of("none".to_owned(), 0, Reference::Quiet);
+    let needs = NextExperiment::RunLonger { factor: 1.0 };
     Diagnosis {
-        schema: DIAGNOSIS_SCHEMA,
-        answer: DiagnosisOutcome::Unknown,
-        headline: "inconclusive: the run contains no request to evaluate".to_owned(),
-        subject: Subject {
-            level: None,
-            chosen_of: 0,
-            load: "none".to_owned(),
-            requests: 0,
-            excerpt: None,
-            roofline: Vec::new(),
-            reference: Reference::Quiet,
-            baseline_level: None,
-            alone: 0,
-        },
         validity: case.validity.cloned(),
-        verdicts: vec![conclude::without_requests()],
-        questions: Vec::new(),
-        cleared: Vec::new(),
         observed: Vec::new(),
         changed: changed::facts(case),
-        missing: vec![MissingEvidence {
-            what: "everything".into(),
-            needs: NextExperiment::RunLonger { factor: 1.0 },
-        }],
+        missing: vec![MissingEvidence { what: "everything".into(), needs }],
+        ..Diagnosis::of(subject, vec![verdict], &[])
     }
 }
 

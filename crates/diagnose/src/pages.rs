@@ -16,12 +16,9 @@ use crate::causes::row;
 use crate::conclude::{Worse, conclude};
 use crate::experiment::NextExperiment;
 use crate::fact::{FactState, Observed};
-use crate::facts::{Finding, asked, over, page, replica_pages, yes_if};
+use crate::facts::{Finding, over, page, replica_pages, yes_if};
 use crate::gauges::LevelGauges;
-use crate::verdict::{
-    DIAGNOSIS_SCHEMA, Diagnosis, MissingEvidence, Reference, Subject, TargetChange, Verdict,
-};
-use crate::{answer, headline};
+use crate::verdict::{Diagnosis, MissingEvidence, Reference, Subject, Verdict};
 
 /// Number of parts of an interval; the confidence intervals are computed from their sums.
 const PARTS: usize = 12;
@@ -52,19 +49,7 @@ pub fn diagnose(now: &LevelGauges, before: Option<&LevelGauges>) -> Diagnosis {
     verdicts.iter_mut().filter(|verdict| verdict.cause == Cause::LongerAnswers).for_each(leave_open);
     // The server reports facts here that a client would have to infer.
     verdicts.iter_mut().flat_map(|verdict| &mut verdict.evidence).for_each(|one| one.inferred = false);
-    Diagnosis {
-        schema: DIAGNOSIS_SCHEMA,
-        answer: answer(&verdicts),
-        headline: headline(&verdicts),
-        subject: subject(now, before),
-        validity: None,
-        questions: Vec::new(),
-        cleared: Vec::new(),
-        observed: asked(&found),
-        changed: TargetChange::default(),
-        missing: missing(now, before),
-        verdicts,
-    }
+    Diagnosis { missing: missing(now, before), ..Diagnosis::of(subject(now, before), verdicts, &found) }
 }
 
 /// Leaves open whether longer responses are caused by the prompts or by the model.
@@ -209,7 +194,6 @@ fn queue_wait(of: &LevelGauges) -> Option<f64> {
     of.queue_mean().or_else(|| Some(of.mean(Signal::Waiting)? / rate_of(of)?.value.max(1e-9)))
 }
 
-/// Returns whether the engine's queue is a fifth of the time to first token and explains its growth.
 fn queue(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let wait = queue_wait(now)?;
     let was = before.and_then(queue_wait).unwrap_or(0.0);
@@ -217,21 +201,7 @@ fn queue(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let first = |of: &LevelGauges| mean_of(of, &[Signal::Ttft, Signal::E2e]).map(|mean| mean.value);
     let first_token = first(now)?;
     let grown = before.and_then(first).map(|was| first_token - was);
-    let share = (wait / first_token.max(1e-9)).clamp(0.0, 1.0);
-    let is_it = grown.is_none_or(|grown| wait - was >= 0.4 * grown);
-    let is = match () {
-        () if share >= 0.2 && wait > 1.3 * was + 0.01 && is_it => FactState::Yes,
-        () if share < 0.1 || wait < 1.1 * was + 0.002 || !is_it => FactState::No,
-        () => FactState::Unclear,
-    };
-    let says = format!(
-        "{} of the mean first token ({} of {}) is the engine's queue; before it took {}",
-        percent(share),
-        ms(wait),
-        ms(first_token),
-        ms(was)
-    );
-    Some(Finding::new(Observed::EngineQueue, is, says))
+    Some(page::engine_queue((wait, was), first_token, grown, ["", "before"]))
 }
 
 /// Returns whether the number of requests in the engine grows by more than a fiftieth of the rate.
@@ -240,11 +210,7 @@ fn backlog(now: &LevelGauges) -> Option<Finding> {
     let rate = rate_of(now)?.value;
     let per_s = inside.len() as f64 / now.seconds();
     let slope = series::slope(&inside, PARTS, 0.9)?;
-    let is = match () {
-        () if slope.interval.lower * per_s > 0.02 * rate => FactState::Yes,
-        () if slope.value * per_s < 0.01 * rate => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(slope.interval.lower * per_s > 0.02 * rate, slope.value * per_s < 0.01 * rate);
     let says =
         format!("the number of requests in the engine grows by {} a second", number(slope.value * per_s));
     Some(Finding::new(Observed::BacklogGrows, is, says))
@@ -426,18 +392,9 @@ fn worse(found: &[Finding], compared: bool) -> Worse {
 
 fn subject(now: &LevelGauges, before: Option<&LevelGauges>) -> Subject {
     let requests = now.gained(Signal::Finished).unwrap_or(0.0);
-    Subject {
-        level: None,
-        chosen_of: 0,
-        load: rate_of(now)
-            .map_or_else(|| "live traffic".to_owned(), |rate| format!("{} requests/s", number(rate.value))),
-        requests: requests.max(0.0) as u64,
-        excerpt: None,
-        roofline: Vec::new(),
-        reference: if before.is_some() { Reference::Baseline } else { Reference::Quiet },
-        baseline_level: None,
-        alone: 0,
-    }
+    let rate = rate_of(now).map(|rate| format!("{} requests/s", number(rate.value)));
+    let reference = if before.is_some() { Reference::Baseline } else { Reference::Quiet };
+    Subject::of(rate.unwrap_or_else(|| "live traffic".to_owned()), requests.max(0.0) as u64, reference)
 }
 
 /// Returns the facts that these endpoints do not show, and the experiments that would.

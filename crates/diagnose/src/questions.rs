@@ -13,11 +13,11 @@ pub fn answer(frames: &Frames<'_>) -> Vec<Question> {
     vec![concurrency(frames), tail(frames), artefact(frames), alone(frames), errors(frames)]
 }
 
-fn question(asks: &str, answer: YesNo, says: String, value: Option<Estimate>) -> Question {
+pub(crate) fn question(asks: &str, answer: YesNo, says: String, value: Option<Estimate>) -> Question {
     Question { asks: asks.to_owned(), answer, says, value }
 }
 
-fn cant(asks: &str, says: &str) -> Question {
+pub(crate) fn cant(asks: &str, says: &str) -> Question {
     question(asks, YesNo::CantTell, says.to_owned(), None)
 }
 

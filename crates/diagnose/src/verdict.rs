@@ -86,6 +86,23 @@ pub struct Subject {
     pub roofline: Vec<String>,
 }
 
+impl Subject {
+    /// Returns requests under a load without a level.
+    pub(crate) fn of(load: String, requests: u64, reference: Reference) -> Subject {
+        Subject {
+            level: None,
+            chosen_of: 0,
+            load,
+            requests,
+            excerpt: None,
+            reference,
+            baseline_level: None,
+            alone: 0,
+            roofline: Vec::new(),
+        }
+    }
+}
+
 /// The reference that a level is compared with.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -112,8 +129,6 @@ pub struct Verdict {
     pub confidence: f64,
     /// One sentence with the decisive figure.
     pub says: String,
-    /// Share of the excess that the cause explains; `None` if unknown.
-    pub explains: Option<f64>,
     /// Evidence for the verdict, one entry per fact.
     pub evidence: Vec<Evidence>,
     /// Counter that must have moved if the verdict is true.
@@ -199,6 +214,17 @@ pub enum YesNo {
     No,
     /// The data is insufficient for an answer.
     CantTell,
+}
+
+impl YesNo {
+    /// Returns the answer of a fact.
+    pub(crate) fn of(state: FactState) -> YesNo {
+        match state {
+            FactState::Yes => YesNo::Yes,
+            FactState::No => YesNo::No,
+            FactState::Unclear => YesNo::CantTell,
+        }
+    }
 }
 
 /// A layer that is not the cause.

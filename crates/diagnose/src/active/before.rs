@@ -271,11 +271,7 @@ fn of_medians(then: &[f64], now: &[f64]) -> Option<Estimate> {
 }
 
 fn slower(ratio: &Estimate, (value, lower): (f64, f64), for_all: bool) -> FactState {
-    match () {
-        () if ratio.value >= value && ratio.lower > lower && for_all => FactState::Yes,
-        () if ratio.upper < value => FactState::No,
-        () => FactState::Unclear,
-    }
+    FactState::of(ratio.value >= value && ratio.lower > lower && for_all, ratio.upper < value)
 }
 
 fn beside(what: &str, then: &[f64], now: &[f64]) -> Option<String> {

@@ -199,11 +199,7 @@ fn over_budget(frames: &Frames<'_>) -> Option<Finding> {
         }
         let over = values.iter().filter(|x| **x > ceiling.limit_s).count() as f64;
         let (share, allowed) = (share(over, values.len() as f64, 1.0), 1.0 - ceiling.percentile);
-        let is = match () {
-            () if share.lower > allowed => FactState::Yes,
-            () if share.value <= allowed => FactState::No,
-            () => FactState::Unclear,
-        };
+        let is = FactState::of(share.lower > allowed, share.value <= allowed);
         let says = format!(
             "{} of the single requests are over {} {} ({} may be)",
             percent(share.value),

@@ -43,27 +43,13 @@ fn mean_ttft(seen: &DiagnosedLevel<'_>) -> Option<f64> {
     mean(&seen.finite(|row| row.ttft))
 }
 
-/// Checks whether the engine's queue is a fifth of the time to first token and explains its growth.
 fn queue(frames: &Frames<'_>) -> Option<Finding> {
     let (wait, from) = queue_wait(&frames.candidate)?;
     let before = frames.base.as_ref().and_then(queue_wait).map_or(0.0, |(wait, _)| wait);
     let ttft = mean_ttft(frames.now())?;
-    let share = (wait / ttft).clamp(0.0, 1.0);
     let grown = frames.before().and_then(mean_ttft).map(|was| ttft - was);
-    let is_it = grown.is_none_or(|grown| wait - before >= 0.4 * grown);
-    let is = match () {
-        () if share >= 0.2 && wait > 1.3 * before + 0.01 && is_it => FactState::Yes,
-        () if share < 0.1 || wait < 1.1 * before + 0.002 || !is_it => FactState::No,
-        () => FactState::Unclear,
-    };
-    let says = format!(
-        "{} of the mean first token ({} of {}) is the engine's queue, by {from}; in the baseline it took {}",
-        percent(share),
-        ms(wait),
-        ms(ttft),
-        ms(before)
-    );
-    Some(Finding::new(Observed::EngineQueue, is, says))
+    let source = format!(", by {from}");
+    Some(page::engine_queue((wait, before), ttft, grown, [&source, "in the baseline"]))
 }
 
 /// Checks whether the number in flight grows by more than a fiftieth of the rate with confidence.
@@ -119,11 +105,7 @@ fn in_front_of_engine(frames: &Frames<'_>) -> Option<Finding> {
     let seconds = (held / now.seen.rate().max(1e-9)).min(unknown);
     let share = seconds / mean_ttft(&now.seen)?.max(1e-9);
     let sure = held >= 2.0 * libm::hypot(error, error_before);
-    let is = match () {
-        () if sure && held >= 0.3 && share >= 0.2 => FactState::Yes,
-        () if held < 0.15 || share < 0.1 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(sure && held >= 0.3 && share >= 0.2, held < 0.15 || share < 0.1);
     let says = format!(
         "{} requests in flight are neither running nor waiting in the engine (before {}), {} of the mean first token",
         number(outside),

@@ -43,11 +43,8 @@ fn failing(frames: &Frames<'_>, fact: Observed, what: &str, is: impl Fn(How) -> 
     let (grown, least) = (now.value - before, frames.case.spec.material_errors);
     let count = now.value * now.n as f64;
     let new = frames.base.is_some() && before <= 0.0 && now.value >= 0.5 * least && count > FEWEST - 0.5;
-    let state = match () {
-        () if grown >= least && now.lower > before || new => FactState::Yes,
-        () if count < 0.5 || grown < 0.2 * least => FactState::No,
-        () => FactState::Unclear,
-    };
+    let state =
+        FactState::of(grown >= least && now.lower > before || new, count < 0.5 || grown < 0.2 * least);
     let more = frames.before().map_or(String::new(), |_| format!(", {} more than before", percent(grown)));
     let kinds = if count > 0.0 { format!(" ({})", kinds(frames.now(), is)) } else { String::new() };
     let says = format!("{} {what}{more}{kinds}", percent(now.value));

@@ -257,11 +257,7 @@ fn bursts(base: &DiagnosedLevel<'_>, now: &DiagnosedLevel<'_>) -> Option<Finding
         |one: &WindowArrivals| one.grown >= GATHERED && one.now.value >= GATHERED && one.p < SURE_BURSTS;
     let all: Vec<WindowArrivals> =
         WIDTHS.into_iter().filter_map(|width| gathered(base, now, width)).collect();
-    let is = match () {
-        () if all.iter().any(sure) => FactState::Yes,
-        () if all.iter().all(|one| one.p > 0.05 || one.grown < GATHERED) => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(all.iter().any(sure), all.iter().all(|one| one.p > 0.05 || one.grown < GATHERED));
     let WindowArrivals { width, before, now: after, .. } =
         all.into_iter().min_by(|a, b| a.p.total_cmp(&b.p))?;
     let says = format!(

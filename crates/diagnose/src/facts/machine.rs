@@ -164,11 +164,10 @@ impl CounterMatch {
         let meets = |(slow, fast): (f64, f64)| self.hit_slow >= slow && self.hit_fast <= fast;
         let several = self.periods >= 2 && self.intervals >= FEWEST.2 && meets(MATCHED[0]);
         let one = self.intervals >= ONE_PERIOD && meets(MATCHED[1]);
-        match () {
-            () if several || one => FactState::Yes,
-            () if self.intervals < FEWEST.2 || self.hit_slow <= 0.3 || self.hit_fast >= 0.5 => FactState::No,
-            () => FactState::Unclear,
-        }
+        FactState::of(
+            several || one,
+            self.intervals < FEWEST.2 || self.hit_slow <= 0.3 || self.hit_fast >= 0.5,
+        )
     }
 
     fn fits(&self) -> f64 {

@@ -75,11 +75,10 @@ pub(crate) fn yes_if(is: bool) -> FactState {
 /// Returns whether a ratio exceeds its limit. `sure` states that the ratio exceeds one with confidence. The answer is
 /// no if the ratio is nearer to one than to the limit, or below the limit with confidence.
 pub(crate) fn over(ratio: &Estimate, sure: bool, limit: f64) -> FactState {
-    match () {
-        () if ratio.value >= limit && sure => FactState::Yes,
-        () if ratio.value < 1.0 + 0.5 * (limit - 1.0) || ratio.upper < limit => FactState::No,
-        () => FactState::Unclear,
-    }
+    FactState::of(
+        ratio.value >= limit && sure,
+        ratio.value < 1.0 + 0.5 * (limit - 1.0) || ratio.upper < limit,
+    )
 }
 
 /// The detectors; each evaluates one fact, or a few that use one figure.

@@ -1,7 +1,7 @@
 //! Facts from the server's metrics without any known request: cache, device, scrapes. Runs and metrics endpoints
 //! share these facts.
 
-use plimsoll_measure::say::{number, percent};
+use plimsoll_measure::say::{ms, number, percent};
 use plimsoll_measure::server_side::Signal;
 
 use super::{FactState, Finding, Observed, yes_if};
@@ -52,11 +52,10 @@ fn kv_full(gauges: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding
         .running_while_waiting()
         .is_none_or(|(running, _)| running < 0.95 * gauges.max_seqs.unwrap_or(f64::INFINITY));
     let plainly = full >= FULL && scrapes >= 2 && is_full >= was_full + 0.03;
-    let is = match () {
-        () if room && (plainly || short_of_cache(gauges, before)) => FactState::Yes,
-        () if most < 0.7 || full < 0.1 && !short_of_cache(gauges, before) => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        room && (plainly || short_of_cache(gauges, before)),
+        most < 0.7 || full < 0.1 && !short_of_cache(gauges, before),
+    );
     let says = format!(
         "the KV cache is full in {} of the time in which requests wait ({} of all time, before {})",
         percent(full),
@@ -83,11 +82,10 @@ fn short_of_cache(now: &LevelGauges, before: Option<&LevelGauges>) -> bool {
 pub(crate) fn less_cached(before: f64, (now, from): (f64, &str)) -> Finding {
     let lost = before - now;
     let times = (1.0 - now) / (1.0 - before).max(1e-9);
-    let is = match () {
-        () if lost >= LESS_CACHED.0 && times >= LESS_CACHED.1 => FactState::Yes,
-        () if lost < 0.5 * LESS_CACHED.0 || times < 1.05 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        lost >= LESS_CACHED.0 && times >= LESS_CACHED.1,
+        lost < 0.5 * LESS_CACHED.0 || times < 1.05,
+    );
     let says = format!(
         "{} of the prompt tokens came from the cache before, {} now ({from}): {} times as many are computed",
         percent(before),
@@ -119,11 +117,7 @@ fn drafts_rejected(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
         number(is),
         number(times)
     );
-    let state = match () {
-        () if times >= FEWER_ACCEPTED.1 => FactState::Yes,
-        () if times < FEWER_ACCEPTED.0 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let state = FactState::of(times >= FEWER_ACCEPTED.1, times < FEWER_ACCEPTED.0);
     Some(Finding::new(Observed::DraftsRejected, state, says))
 }
 
@@ -171,13 +165,34 @@ fn page_lost(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding>
     Some(Finding::new(Observed::PageLost, yes_if(is), says))
 }
 
+/// Returns whether the engine's queue is a fifth of the mean time to first token and explains its growth. `waits` are the
+/// mean waits now and before in s; `words` name the source and the earlier time.
+pub(crate) fn engine_queue(
+    waits: (f64, f64),
+    first_token: f64,
+    grown: Option<f64>,
+    words: [&str; 2],
+) -> Finding {
+    let ((wait, was), [source, earlier]) = (waits, words);
+    let share = (wait / first_token.max(1e-9)).clamp(0.0, 1.0);
+    let is_it = grown.is_none_or(|grown| wait - was >= 0.4 * grown);
+    let is = FactState::of(
+        share >= 0.2 && wait > 1.3 * was + 0.01 && is_it,
+        share < 0.1 || wait < 1.1 * was + 0.002 || !is_it,
+    );
+    let says = format!(
+        "{} of the mean first token ({} of {}) is the engine's queue{source}; {earlier} it took {}",
+        percent(share),
+        ms(wait),
+        ms(first_token),
+        ms(was)
+    );
+    Finding::new(Observed::EngineQueue, is, says)
+}
+
 /// Returns whether the engine preempted running requests: the number, per request now, and per request before.
 pub fn preempted(times: f64, now: f64, was: f64) -> Finding {
-    let is = match () {
-        () if times >= 3.0 && now >= 2.0 * was && now >= 0.003 => FactState::Yes,
-        () if times < 1.0 || now < 1.2 * was => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(times >= 3.0 && now >= 2.0 * was && now >= 0.003, times < 1.0 || now < 1.2 * was);
     let says = format!(
         "{} preemptions of running requests ({} of the requests, before {})",
         number(times),

@@ -37,11 +37,7 @@ fn stalled(frames: &Frames<'_>, stalls: &[Stall]) -> Finding {
     let told = stalls.len() as f64;
     let told = if sure { told.max(witnesses(stalls) as f64 / WORTH) } else { told };
     let lost = told < 2.0 * HABIT && packets_lost(frames, stalls);
-    let is = match () {
-        () if told >= HABIT && !lost => FactState::Yes,
-        () if stalls.is_empty() => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(told >= HABIT && !lost, stalls.is_empty());
     let mut lasts: Vec<f64> = stalls.iter().map(|stall| stall.to - stall.from).collect();
     let middle = order_statistic(&mut lasts, 0.5).unwrap_or(0.0);
     let says = format!(
@@ -72,11 +68,7 @@ fn regular_stalls(stalls: &[Stall]) -> Option<Finding> {
     let n = at.len() as f64 - 1.0;
     let fit = (fits * n).round() as u64;
     let chance = 1.0 - plimsoll_math::proportion::binomial_cdf(fit.saturating_sub(1), n as u64, 1.0 / 3.0);
-    let is = match () {
-        () if fits >= 0.75 && chance < RHYTHM_BY_CHANCE => FactState::Yes,
-        () if fits < 0.6 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(fits >= 0.75 && chance < RHYTHM_BY_CHANCE, fits < 0.6);
     let mut lasts: Vec<f64> = stalls.iter().map(|stall| stall.to - stall.from).collect();
     let says = format!(
         "{} stalls of {} (median) come every {} s: {} of the distances between them fit ({})",
@@ -561,13 +553,10 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
     let odds = (beside + 0.5) / (n - beside + 0.5) * (1.0 - always + half) / (always + half);
     let before = frames.before().map_or(0.0, |base| had_before(base, &gaps, least));
     let news = n / (seen.rows.len() as f64) >= 2.0 * before;
-    let is = match () {
-        () if odds >= 5.0 && share.value >= 0.6 && proves_over(with, all, always, ACCIDENT) && news => {
-            FactState::Yes
-        }
-        () if odds < 2.0 || share.value < 0.3 || !news => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        odds >= 5.0 && share.value >= 0.6 && proves_over(with, all, always, ACCIDENT) && news,
+        odds < 2.0 || share.value < 0.3 || !news,
+    );
     let says = format!(
         "{} pauses of over {} in other requests' answers, {} of them while a long prompt was in prefill (which takes {} of the time)",
         gaps.len(),

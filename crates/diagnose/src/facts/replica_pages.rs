@@ -54,13 +54,10 @@ pub fn slower((before, now): &Engines) -> Option<Finding> {
     let was = slowest_on_page(before).map_or(1.0, |(_, ratio, _)| ratio);
     let load = loads(now)?[at];
     // A replica with more requests has fuller steps, which the router causes.
-    let is = match () {
-        () if ratio >= SLOWER && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 && steadily(now, at) => {
-            FactState::Yes
-        }
-        () if ratio < 1.07 || load > 1.3 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        ratio >= SLOWER && ratio >= 1.0 + 2.0 * (was - 1.0) && load <= 1.2 && steadily(now, at),
+        ratio < 1.07 || load > 1.3,
+    );
     let says = format!(
         "{} takes {} between tokens by its metrics, × {} of the others' (before at most × {}), with {} of a fair share of the requests",
         now[at].name,
@@ -99,11 +96,10 @@ pub fn uneven((before, now): &Engines) -> Option<Finding> {
         .waiting
         .zip(others(|engine| engine.waiting))
         .is_some_and(|(own, theirs)| own > 0.1 && own > 3.0 * theirs);
-    let is = match () {
-        () if load >= 1.2 && load >= 1.1 * was && (gaps >= 1.05 || queue) => FactState::Yes,
-        () if load < 1.1 || load < 1.03 * was => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        load >= 1.2 && load >= 1.1 * was && (gaps >= 1.05 || queue),
+        load < 1.1 || load < 1.03 * was,
+    );
     let says = format!(
         "{} gets {} times a fair share of the requests by the metrics (before at most {}); its token gaps are × {}",
         now[at].name,

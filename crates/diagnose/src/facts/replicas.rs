@@ -44,13 +44,10 @@ fn slower(frames: &Frames<'_>) -> Option<Finding> {
     let before = frames.before().and_then(slowest).map_or(1.0, |(_, effect)| effect.ratio.value);
     let grown = ratio.value / before.clamp(1.0, 1.5);
     let load = load_of(seen, slow, seen.replicas.len());
-    let is = match () {
-        () if ratio.value >= SLOWER.0 && ratio.lower >= SLOWER.1 && grown >= SLOWER.2 && load <= 1.35 => {
-            FactState::Yes
-        }
-        () if ratio.value < 1.07 || grown < 1.05 || load > 1.5 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        ratio.value >= SLOWER.0 && ratio.lower >= SLOWER.1 && grown >= SLOWER.2 && load <= 1.35,
+        ratio.value < 1.07 || grown < 1.05 || load > 1.5,
+    );
     let says = format!(
         "replica {} takes × {} {} as long per token as the others, with {} of a fair share of the requests",
         seen.replicas[usize::from(slow)],
@@ -78,11 +75,10 @@ fn uneven(frames: &Frames<'_>) -> Option<Finding> {
     let design = plimsoll_math::quantile::design_effect(&theirs, crate::effect::STRETCHES);
     let share = share(load * fair * n, n, design);
     let worse = tails.max(tokens) >= 1.1;
-    let is = match () {
-        () if load >= 1.1 && load >= 1.05 * before && share.lower > fair && worse => FactState::Yes,
-        () if load < 1.07 || load < 1.02 * before || !worse => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        load >= 1.1 && load >= 1.05 * before && share.lower > fair && worse,
+        load < 1.07 || load < 1.02 * before || !worse,
+    );
     let says = format!(
         "replica {} gets {} times a fair share of the requests (before {}); its first tokens (p95) are × {} and its time per token × {} the figures of less loaded replicas",
         seen.replicas[usize::from(busy)],

@@ -57,11 +57,7 @@ fn new(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     let first = |seen: &DiagnosedLevel<'_>| mean(&seen.finite(|row| row.ttft));
     let grown = first(frames.now()) - first(base);
     let share = mean(now) / grown;
-    let is = match () {
-        () if grown > 0.0 && NEW.contains(&share) => FactState::Yes,
-        () if grown <= 0.0 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(grown > 0.0 && NEW.contains(&share), grown <= 0.0);
     let says = format!(
         "{} is reported now and was not before: it takes {} on average",
         names(frames.now()),
@@ -89,11 +85,7 @@ fn longer(frames: &Frames<'_>) -> Option<Finding> {
         })
     };
     let ratio = alone.or_else(all)?;
-    let is = match () {
-        () if ratio.value >= 1.4 && ratio.lower > 1.1 => FactState::Yes,
-        () if ratio.value < 1.2 || ratio.upper < 1.4 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(ratio.value >= 1.4 && ratio.lower > 1.1, ratio.value < 1.2 || ratio.upper < 1.4);
     let place = if alone.is_some() { "alone" } else { "in the requests that report it" };
     let says = format!("{} takes {} {place}", names(frames.now()), times(&ratio));
     Some(Finding::new(Observed::StageLonger, is, says).figure(ratio, 1.4))
@@ -109,11 +101,7 @@ fn tail(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     let far = of_sorted(now, 0.995)?.max(of_sorted(now, 0.99)?) / of_sorted(&before, 0.995)?.max(usual);
     let over = now.iter().filter(|x| **x > 3.0 * usual).count() as f64;
     let slow = share(over, now.len() as f64, 1.0);
-    let is = match () {
-        () if far >= 3.0 && over >= 4.0 => FactState::Yes,
-        () if over < 2.0 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(far >= 3.0 && over >= 4.0, over < 2.0);
     let says = format!(
         "{} of the calls of {} take over {} (three times the baseline's p99)",
         percent(slow.value),
@@ -137,11 +125,10 @@ fn waits(frames: &Frames<'_>) -> Option<Finding> {
     // If calls certainly wait for each other, the calls with few concurrent ones show the time without the wait.
     let waited = if p < CERTAIN && rho >= was + WAITS { waited(frames.now()) } else { 0.0 };
     let felt = grown.max(waited) / mean(&base.finite(|row| row.ttft)).max(1e-9);
-    let is = match () {
-        () if felt >= FELT && rho >= WAITS && p < 1e-3 && rho >= was + 0.5 * WAITS => FactState::Yes,
-        () if rho < 0.5 * WAITS || p > 0.05 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        felt >= FELT && rho >= WAITS && p < 1e-3 && rho >= was + 0.5 * WAITS,
+        rho < 0.5 * WAITS || p > 0.05,
+    );
     let says = format!(
         "{} takes longer with more calls before it (rank correlation {}, {}; in the baseline {}), and adds {} to the mean first token",
         names(frames.now()),

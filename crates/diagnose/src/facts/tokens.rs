@@ -45,11 +45,10 @@ fn slow_seconds(frames: &Frames<'_>) -> Option<Finding> {
     let of = |seen: &DiagnosedLevel<'_>| slow_stretches(seen, beside.as_ref(), alone.as_ref());
     let (now, slow) = of(frames.now())?;
     let before = of(base).map_or(0.0, |(share, _)| share.value);
-    let is = match () {
-        () if now.value >= 0.06 && now.value <= 0.75 && now.value >= 2.5 * before + 0.03 => FactState::Yes,
-        () if now.value < 0.04 || now.value < 1.5 * before + 0.02 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        now.value >= 0.06 && now.value <= 0.75 && now.value >= 2.5 * before + 0.03,
+        now.value < 0.04 || now.value < 1.5 * before + 0.02,
+    );
     let says = format!(
         "in {} of the seconds a replica's tokens come {} times slower than its usual ({} in the baseline)",
         percent(now.value),
@@ -63,11 +62,8 @@ fn slow_seconds(frames: &Frames<'_>) -> Option<Finding> {
 fn drift(frames: &Frames<'_>, fact: Observed, name: &str, of: fn(&RequestView) -> f64) -> Option<Finding> {
     let (change, p) = trend(frames.now(), of)?;
     let before = frames.before().and_then(|base| trend(base, of)).map_or(0.0, |(change, _)| change);
-    let is = match () {
-        () if p < 0.005 && change > 0.1 && change > 2.0 * before.abs() => FactState::Yes,
-        () if p > 0.05 || change < 0.05 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is =
+        FactState::of(p < 0.005 && change > 0.1 && change > 2.0 * before.abs(), p > 0.05 || change < 0.05);
     let says = format!("{name} rises by {} from beginning to end ({})", percent(change), chance(p));
     Some(Finding::new(fact, is, says))
 }
@@ -95,18 +91,13 @@ fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
     };
     let Some((was, coalesced_were)) = frames.before().and_then(of) else {
         // Without a baseline, a server may be meant to send several tokens per event.
-        let is = match () {
-            () if now >= 3.0 && pause >= 0.2 => FactState::Yes,
-            () if now < 1.5 && coalesced < 0.2 => FactState::No,
-            () => FactState::Unclear,
-        };
+        let is = FactState::of(now >= 3.0 && pause >= 0.2, now < 1.5 && coalesced < 0.2);
         return Some(Finding::new(Observed::Coalesced, is, says(1.0, 0.0)));
     };
-    let is = match () {
-        () if now >= 2.0 * was.max(1.0) || coalesced >= coalesced_were + 0.4 => FactState::Yes,
-        () if now < 1.3 * was.max(1.0) && coalesced < coalesced_were + 0.15 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let is = FactState::of(
+        now >= 2.0 * was.max(1.0) || coalesced >= coalesced_were + 0.4,
+        now < 1.3 * was.max(1.0) && coalesced < coalesced_were + 0.15,
+    );
     Some(Finding::new(Observed::Coalesced, is, says(was, coalesced_were)))
 }
 

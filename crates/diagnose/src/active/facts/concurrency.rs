@@ -207,10 +207,6 @@ fn kv(steps: &[&ExperimentLevel], wait_alone: f64) -> Option<Finding> {
         "the KV cache was up to {} full, {preempted:.0} preemptions, {waiting:.1} waiting",
         percent(kv)
     );
-    let state = match () {
-        () if preempted > 0.0 || (kv >= 0.85 && waiting > 0.5) => FactState::Yes,
-        () if kv < 0.7 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let state = FactState::of(preempted > 0.0 || (kv >= 0.85 && waiting > 0.5), kv < 0.7);
     Some(shown(Observed::KvFull, state, says, None, Some(0.85)))
 }

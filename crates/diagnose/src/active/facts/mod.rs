@@ -61,11 +61,7 @@ pub(crate) fn shown(
 
 /// Returns yes if the lower bound exceeds the limit, no if the upper bound is below it.
 pub(crate) fn over(value: &Estimate, limit: f64) -> FactState {
-    match () {
-        () if value.lower > limit => FactState::Yes,
-        () if value.upper < limit => FactState::No,
-        () => FactState::Unclear,
-    }
+    FactState::of(value.lower > limit, value.upper < limit)
 }
 
 pub(crate) fn of(blocks: &[ExperimentLevel], kind: ExperimentKind) -> impl Iterator<Item = &ExperimentLevel> {

@@ -88,11 +88,7 @@ pub(super) fn alone(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<Fin
         // If half of the requests fail there is no median; the failures are a separate fact.
         let usual = median(held.values.iter().copied(), 1.0).filter(|usual| usual.value.is_finite())?;
         let limit = ceiling.limit_s;
-        let state = match () {
-            () if held.broken => FactState::Yes,
-            () if usual.upper <= limit && held.over.value <= held.allowed() => FactState::No,
-            () => FactState::Unclear,
-        };
+        let state = FactState::of(held.broken, usual.upper <= limit && held.over.value <= held.allowed());
         let says = format!("isolated, {}; the median is {}", held.words(), ms(usual.value));
         Some((
             rank(state),

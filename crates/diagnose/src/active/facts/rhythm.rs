@@ -194,11 +194,7 @@ fn clocked(found: &[Stall], stalls: FactState) -> Option<Finding> {
         ms(period),
         chance
     );
-    let state = match () {
-        () if part >= 0.75 && chance < RHYTHM => FactState::Yes,
-        () if part < 0.6 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let state = FactState::of(part >= 0.75 && chance < RHYTHM, part < 0.6);
     let value = share((part * between.len() as f64).round() as usize, between.len());
     Some(shown(Observed::RegularStalls, state, says, value, Some(0.75)))
 }
@@ -258,11 +254,10 @@ fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
     };
     // Independent intervals have a correlation of at most 2/√n in 39 of 40 series.
     let chance = 2.0 / (medians.len() as f64).sqrt();
-    let state = match () {
-        () if slow / fast >= UNSTEADY && follows > chance.max(0.3) => FactState::Yes,
-        () if slow / fast < 1.0 + 0.6 * (UNSTEADY - 1.0) => FactState::No,
-        () => FactState::Unclear,
-    };
+    let state = FactState::of(
+        slow / fast >= UNSTEADY && follows > chance.max(0.3),
+        slow / fast < 1.0 + 0.6 * (UNSTEADY - 1.0),
+    );
     Some(shown(Observed::SlowSeconds, state, says, Some(value), Some(UNSTEADY)))
 }
 

@@ -122,11 +122,7 @@ fn forgets(
     }
     let quick = waits.iter().filter(|wait| **wait < 0.5 * new).count();
     let between = waits.len() - anew - quick;
-    let state = match () {
-        () if anew >= 3 && quick >= 3 && 10 * between <= waits.len() => FactState::Yes,
-        () if anew == 0 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let state = FactState::of(anew >= 3 && quick >= 3 && 10 * between <= waits.len(), anew == 0);
     Some((anew, waits.len(), state))
 }
 
@@ -154,13 +150,10 @@ fn idle(blocks: &[ExperimentLevel]) -> Option<Finding> {
         ms(usual.value)
     );
     // Three of three slower than twice the median and than all forty: by accident one in ten thousand.
-    let state = match () {
-        () if n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02 => {
-            FactState::Yes
-        }
-        () if n >= 2 && cold.value <= 1.3 * usual.value => FactState::No,
-        () => FactState::Unclear,
-    };
+    let state = FactState::of(
+        n >= 2 && least > 2.0 * usual.value && least > slowest && least - usual.value > 0.02,
+        n >= 2 && cold.value <= 1.3 * usual.value,
+    );
     Some(shown(Observed::ColdAfterIdle, state, says, Some(times), Some(2.0)))
 }
 
@@ -210,10 +203,6 @@ pub fn replicas(blocks: &[ExperimentLevel]) -> Option<Finding> {
         ms(usual.1.value),
         usual.0
     );
-    let state = match () {
-        () if times.lower > 1.15 && times.value >= 1.3 => FactState::Yes,
-        () if times.value < 1.15 => FactState::No,
-        () => FactState::Unclear,
-    };
+    let state = FactState::of(times.lower > 1.15 && times.value >= 1.3, times.value < 1.15);
     Some(shown(Observed::ReplicaSlower, state, says, Some(times), Some(1.3)))
 }

@@ -22,12 +22,8 @@ use crate::belief::{CausePosterior, EvidenceSource};
 use crate::causes::row;
 use crate::conclude::{Worse, conclude, unknown};
 use crate::fact::{FactState, Observed};
-use crate::facts::{Finding, asked};
-use crate::verdict::DIAGNOSIS_SCHEMA;
-use crate::{
-    Cause, Counter, Diagnosis, Evidence, Layer, NextExperiment, Reference, Subject, TargetChange, Verdict,
-    answer, headline,
-};
+use crate::facts::Finding;
+use crate::{Cause, Counter, Diagnosis, Evidence, NextExperiment, Reference, Subject, TargetChange, Verdict};
 use cleared::{cleared, missing};
 use plimsoll_measure::findings::{Trust, Validity};
 use questions::questions;
@@ -63,17 +59,12 @@ pub fn diagnosis(
     }
     let changed = against.map_or_else(TargetChange::default, |against| against.changed());
     Diagnosis {
-        schema: DIAGNOSIS_SCHEMA,
-        answer: answer(&verdicts),
-        headline: headline(&verdicts),
-        subject: subject(blocks),
         validity: Some(validity.clone()),
         questions: questions(blocks, &shown, spec, before.map(|_| &changed)),
         cleared: cleared(blocks, &shown, before, &verdicts),
-        observed: asked(&shown),
         missing: missing(&shown, blocks, before),
         changed,
-        verdicts,
+        ..Diagnosis::of(subject(blocks), verdicts, &shown)
     }
 }
 
@@ -137,20 +128,12 @@ fn unanswered(worse: &Worse, belief: &CausePosterior, shown: &[Finding]) -> Verd
 }
 
 fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
-    let about = row(Cause::GeneratorLag);
     Verdict {
-        layer: Layer::Measurement,
-        cause: Cause::GeneratorLag,
         rule: Observed::SentLate.word(),
         confidence: 1.0,
         says: format!("the figures are not the target's: {means} ({figure})"),
-        explains: None,
-        evidence: Vec::new(),
-        counter: Counter::NoneExists,
-        runner_up: None,
-        overturn: Cause::GeneratorLag.overturned_by(),
         do_first: advice.to_owned(),
-        do_not: about.do_not.clone(),
+        ..Verdict::of(Cause::GeneratorLag)
     }
 }
 
@@ -202,15 +185,12 @@ fn subject(blocks: &[ExperimentLevel]) -> Subject {
             Load::Wave { requests } => format!("a wave of {requests}"),
         })
         .collect();
+    let load = if loads.is_empty() { "one at a time".to_owned() } else { loads.join(", ") };
+    let requests = blocks.iter().map(|block| block.rows.len() as u64).sum();
     Subject {
-        chosen_of: 0,
         level: of(blocks, ExperimentKind::Watch).next().map(|block| block.level.id),
-        load: if loads.is_empty() { "one at a time".into() } else { loads.join(", ") },
-        requests: blocks.iter().map(|block| block.rows.len() as u64).sum(),
-        excerpt: None,
-        roofline: Vec::new(),
-        reference: Reference::Probe,
         baseline_level: of(blocks, ExperimentKind::Alone).next().map(|block| block.level.id),
         alone: of(blocks, ExperimentKind::Alone).map(|block| block.rows.len() as u64).sum(),
+        ..Subject::of(load, requests, Reference::Probe)
     }
 }

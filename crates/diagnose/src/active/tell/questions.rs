@@ -5,7 +5,7 @@ use crate::active::facts::{self, ms, of};
 use crate::active::plan::{ActiveSpec, ExperimentKind};
 use crate::fact::{FactState, Observed};
 use crate::facts::Finding;
-use crate::questions::unchanged;
+use crate::questions::{cant, question as ask, unchanged};
 use crate::{Question, TargetChange, YesNo};
 
 pub fn questions(
@@ -17,31 +17,18 @@ pub fn questions(
     vec![scales(blocks), tail(blocks), moved(shown, changed), over_alone(shown, spec), errors_climb(blocks)]
 }
 
-fn ask(
-    asks: &str,
-    answer: YesNo,
-    says: String,
-    value: Option<plimsoll_measure::findings::Estimate>,
-) -> Question {
-    Question { asks: asks.to_owned(), answer, says, value }
-}
-
 fn scales(blocks: &[ExperimentLevel]) -> Question {
     let asks = "does it scale with concurrency?";
     let alone = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::e2e_s));
     let last = of(blocks, ExperimentKind::Together).max_by_key(|block| block.concurrency());
     let (Some(one), Some(last)) = (alone, last) else {
-        return ask(asks, YesNo::CantTell, "not measured under concurrency".into(), None);
+        return cant(asks, "not measured under concurrency");
     };
     let Some((many, times)) = last.median(BlockRow::e2e_s).and_then(|many| Some((many, ratio(&many, &one)?)))
     else {
-        return ask(asks, YesNo::CantTell, "nothing was answered under concurrency".into(), None);
+        return cant(asks, "nothing was answered under concurrency");
     };
-    let answer = match facts::over(&times, 1.25) {
-        FactState::Yes => YesNo::Yes,
-        FactState::No => YesNo::No,
-        FactState::Unclear => YesNo::CantTell,
-    };
+    let answer = YesNo::of(facts::over(&times, 1.25));
     let says = format!(
         "an isolated answer takes {}, and {} with {} in flight: × {:.2} [{:.2}, {:.2}]",
         ms(one.value),
@@ -59,7 +46,7 @@ fn tail(blocks: &[ExperimentLevel]) -> Question {
     let Some(block) =
         of(blocks, ExperimentKind::Watch).next().or_else(|| of(blocks, ExperimentKind::Alone).next())
     else {
-        return ask(asks, YesNo::CantTell, "not measured".into(), None);
+        return cant(asks, "not measured");
     };
     let mut waits: Vec<f64> = block.settled().iter().filter_map(BlockRow::ttft_s).collect();
     plimsoll_math::quantile::sort(&mut waits);
@@ -84,16 +71,13 @@ fn tail(blocks: &[ExperimentLevel]) -> Question {
 fn moved(shown: &[Finding], changed: Option<&TargetChange>) -> Question {
     let asks = "did latency move with the model artefact unchanged?";
     let Some(changed) = changed else {
-        let says = "there is no run of before to compare with; give one with --baseline".to_owned();
-        return ask(asks, YesNo::CantTell, says, None);
+        return cant(asks, "there is no run of before to compare with; give one with --baseline");
     };
     let of: Vec<&Finding> = shown.iter().filter(|shown| compared(shown.fact)).collect();
     let what = of.iter().map(|shown| shown.says.as_str()).collect::<Vec<_>>().join("; ");
     let known = of.iter().find(|shown| shown.is == FactState::Yes);
     match (known, of.iter().all(|shown| shown.is == FactState::No)) {
-        _ if of.is_empty() => {
-            ask(asks, YesNo::CantTell, "nothing could be compared with the baseline".into(), None)
-        }
+        _ if of.is_empty() => cant(asks, "nothing could be compared with the baseline"),
         (None, false) => ask(asks, YesNo::CantTell, format!("too close to decide: {what}"), None),
         (known, _) => {
             let (answer, says) = unchanged(changed, known.is_some(), &what);
@@ -110,18 +94,9 @@ fn compared(fact: Observed) -> bool {
 fn over_alone(shown: &[Finding], spec: &ActiveSpec) -> Question {
     let asks = "does a single request with no contention already exceed the budget?";
     match shown.iter().find(|shown| shown.fact == Observed::AloneOverBudget) {
-        Some(over) => {
-            let answer = match over.is {
-                FactState::Yes => YesNo::Yes,
-                FactState::No => YesNo::No,
-                FactState::Unclear => YesNo::CantTell,
-            };
-            ask(asks, answer, over.says.clone(), over.value)
-        }
-        None if spec.promised().is_empty() => {
-            ask(asks, YesNo::CantTell, "no budget was given (--budget FILE, --ttft 500ms)".into(), None)
-        }
-        None => ask(asks, YesNo::CantTell, "too few answers".into(), None),
+        Some(over) => ask(asks, YesNo::of(over.is), over.says.clone(), over.value),
+        None if spec.promised().is_empty() => cant(asks, "no budget was given (--budget FILE, --ttft 500ms)"),
+        None => cant(asks, "too few answers"),
     }
 }
 
@@ -146,6 +121,6 @@ fn errors_climb(blocks: &[ExperimentLevel]) -> Question {
             );
             ask(asks, answer, says, Some(concurrency))
         }
-        _ => ask(asks, YesNo::CantTell, "not measured under concurrency".into(), None),
+        _ => cant(asks, "not measured under concurrency"),
     }
 }
