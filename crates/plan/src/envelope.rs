@@ -4,15 +4,12 @@
 //! latency is one constant for every load, so the plan has no percentiles. On an engine that batches, concurrent requests
 //! slow each other down, so the tail of a queue with fixed slots would be wrong.
 
-use plimsoll_math::queueing::{Mmc, erlang_c};
+use plimsoll_math::queueing::Mmc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{PlanError, PlanRuleSpec};
 use plimsoll_judge::cost::{Bill, PriceError, PriceSpec};
-
-/// Shares of the stability limit on the curve, in addition to the planned load.
-const CURVE: [f64; 9] = [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95];
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct EnvelopeSpec {
@@ -65,8 +62,6 @@ pub struct EnvelopeFinding {
     pub headroom_to_ceiling: f64,
     /// `breaks_at_per_s` / peak − 1: room below the load at which the queue grows without bound.
     pub headroom: f64,
-    /// Queue in front of the slots at loads from near 0 to near the stability limit.
-    pub curve: Vec<EnvelopePoint>,
     /// Mean wait at the peak by formula, s, with a separate queue per replica.
     pub wait_s: f64,
     /// Cost of the plan; null without a price.
@@ -75,23 +70,6 @@ pub struct EnvelopeFinding {
     pub assumptions: Vec<String>,
     /// Conditions under which the plan does not apply.
     pub doubts: Vec<String>,
-}
-
-/// A load on the curve.
-#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct EnvelopePoint {
-    /// Requests per second over all replicas.
-    pub rate_per_s: f64,
-    /// Utilisation ρ.
-    pub utilisation: f64,
-    /// Requests in flight, including waiting requests.
-    pub in_flight: f64,
-    /// Share of requests that wait, with a separate queue per replica and random routing.
-    pub waits: f64,
-    /// Mean of wait + service at this load, s.
-    pub latency_s: f64,
-    /// Mean of wait + service with one queue for all replicas, s: the best result of any routing.
-    pub shared_latency_s: f64,
 }
 
 /// The cost of the envelope plan.
@@ -122,7 +100,7 @@ pub fn envelope(spec: &EnvelopeSpec) -> Result<EnvelopeFinding, PlanError> {
     let spare = rules.spares(replicas);
     let limit_of_one = slots / spec.latency_s;
     let breaks_at = limit_of_one * f64::from(replicas);
-    let queue = Queue { servers: spec.slots, replicas, latency_s: spec.latency_s };
+    let queue = Mmc { servers: spec.slots, load: peak / breaks_at, service_mean: spec.latency_s };
     let all = replicas.saturating_add(spare);
     let cost = cost(spec, all, peak)?;
     Ok(EnvelopeFinding {
@@ -140,11 +118,10 @@ pub fn envelope(spec: &EnvelopeSpec) -> Result<EnvelopeFinding, PlanError> {
         breaks_at_per_s: breaks_at,
         carried_by_one_per_s: limit_of_one * rules.utilisation,
         carried_per_s: breaks_at * rules.utilisation,
-        utilisation: peak / breaks_at,
+        utilisation: queue.load,
         headroom_to_ceiling: breaks_at * rules.utilisation / peak - 1.0,
         headroom: breaks_at / peak - 1.0,
-        curve: curve(&queue, peak / breaks_at),
-        wait_s: queue.of_one(peak / breaks_at).mean_wait(),
+        wait_s: queue.mean_wait(),
         cost,
         assumptions: assumptions(spec),
         doubts: doubts(),
@@ -183,47 +160,6 @@ fn whole_replicas(share: f64) -> Result<u32, PlanError> {
             "this takes {whole:.0} replicas, more than the {most} that are planned for"
         ))),
     }
-}
-
-/// The slots as servers of a queue.
-struct Queue {
-    servers: u32,
-    replicas: u32,
-    latency_s: f64,
-}
-
-impl Queue {
-    /// Returns the queue of one replica with its share of the load.
-    fn of_one(&self, load: f64) -> Mmc {
-        Mmc { servers: self.servers, load, service_mean: self.latency_s }
-    }
-
-    /// Returns one queue for all replicas.
-    fn shared(&self, load: f64) -> Mmc {
-        let servers = self.servers.saturating_mul(self.replicas).min(1 << 22);
-        Mmc { servers, load, service_mean: self.latency_s }
-    }
-
-    fn point(&self, load: f64) -> EnvelopePoint {
-        let servers = f64::from(self.servers) * f64::from(self.replicas);
-        let rate_per_s = load * servers / self.latency_s;
-        let latency_s = self.of_one(load).mean_wait() + self.latency_s;
-        EnvelopePoint {
-            rate_per_s,
-            utilisation: load,
-            in_flight: rate_per_s * latency_s,
-            waits: erlang_c(self.servers, load),
-            latency_s,
-            shared_latency_s: self.shared(load).mean_wait() + self.latency_s,
-        }
-    }
-}
-
-fn curve(queue: &Queue, planned: f64) -> Vec<EnvelopePoint> {
-    let mut loads: Vec<f64> = CURVE.into_iter().filter(|load| (load - planned).abs() > 0.01).collect();
-    loads.push(planned);
-    loads.sort_by(f64::total_cmp);
-    loads.into_iter().map(|load| queue.point(load)).collect()
 }
 
 fn cost(spec: &EnvelopeSpec, all: u32, peak: f64) -> Result<Option<EnvelopeCost>, PlanError> {
@@ -320,11 +256,6 @@ mod tests {
         let waits = last / (sum + last);
         let wait = waits * 2.0 / (8.0 * (1.0 - 0.78125));
         assert!((plan.wait_s - wait).abs() < 1e-12, "{} is not {wait}", plan.wait_s);
-        let planned = plan.curve.iter().find(|point| point.utilisation == 0.78125).expect("the planned load");
-        assert!(
-            (planned.latency_s - 2.0 - wait).abs() < 1e-12 && planned.shared_latency_s < planned.latency_s
-        );
-        assert!((planned.rate_per_s - 50.0).abs() < 1e-9);
     }
 
     #[test]

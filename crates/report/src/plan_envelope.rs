@@ -1,4 +1,4 @@
-//! Renders the back-of-an-envelope plan: the formulas with their figures, one line each, and the curve.
+//! Renders the back-of-an-envelope plan: the formulas with their figures, one line each.
 
 use plimsoll_plan::envelope::{EnvelopeCost, EnvelopeFinding};
 
@@ -11,7 +11,6 @@ pub fn render(plan: &EnvelopeFinding) -> String {
     let mut page = Document::default();
     page.list(busy(plan));
     page.titled("Derivation", formulas(plan));
-    page.titled("Latency against load (all replicas)", curve(plan));
     if let Some(found) = &plan.cost {
         page.section(crate::cost::title(&found.bill), |section| section.says(cost(found, plan.rules.peak)));
     }
@@ -112,7 +111,15 @@ fn formulas(plan: &EnvelopeFinding) -> TextTable {
                 plan.carried_per_s
             ),
         ),
-        ("wait", format!("M/M/{} per replica: {} on average", plan.slots, words::time(plan.wait_s))),
+        (
+            "wait",
+            format!(
+                "M/M/{slots} per replica: {} on average; its curve: plimsoll calc mmc --rate {}/s --service {latency}s --servers {slots}",
+                words::time(plan.wait_s),
+                number(plan.peak_per_s / f64::from(plan.replicas)),
+                slots = plan.slots
+            ),
+        ),
     ];
     let mut table = TextTable::new(&["<", "<"]);
     rows.into_iter().for_each(|(name, how)| table.row([name, &how]));
@@ -126,36 +133,6 @@ pub(crate) fn signed(share: f64) -> String {
         true => text,
         false => format!("{}{text}", if share < 0.0 { "−" } else { "+" }),
     }
-}
-
-fn curve(plan: &EnvelopeFinding) -> TextTable {
-    let mut table = TextTable::new(&[
-        "load",
-        "ρ",
-        "in flight",
-        "wait at all",
-        "mean latency, own queue",
-        "one shared queue",
-        "<",
-    ]);
-    for point in &plan.curve {
-        let note = match point.utilisation {
-            rho if (rho - plan.utilisation).abs() < 1e-12 => "the plan",
-            rho if (rho - plan.rules.utilisation).abs() < 1e-12 => "the ceiling",
-            rho if rho > plan.rules.utilisation => "overload",
-            _ => "",
-        };
-        table.row([
-            figure::per_second(point.rate_per_s),
-            figure::percent(point.utilisation),
-            figure::number(point.in_flight),
-            if point.waits < 0.001 { "< 0.1 %".to_owned() } else { figure::percent(point.waits) },
-            words::time(point.latency_s),
-            words::time(point.shared_latency_s),
-            note.to_owned(),
-        ]);
-    }
-    table
 }
 
 fn cost(found: &EnvelopeCost, peak: f64) -> String {
