@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::finding::PlanFinding;
 use super::spec::{EffortSpec, PlanSpec, PredictionBand};
-use super::verify::VerifyFinding;
 use plimsoll_judge::cost::PriceSpec;
 
 pub const PLAN_VERSION: u32 = 1;
@@ -22,9 +21,6 @@ pub struct PlanFile {
     pub finding: PlanFinding,
     /// Input of the plan.
     pub asked: PlanInputs,
-    /// Runs that were compared with the plan, oldest first.
-    #[serde(default)]
-    pub verified: Vec<VerifyFinding>,
 }
 
 /// The input of a plan that its finding does not contain.
@@ -66,7 +62,6 @@ impl PlanFile {
                 band: band.clone(),
                 seed: *seed,
             },
-            verified: Vec::new(),
         }
     }
 }

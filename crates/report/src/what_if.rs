@@ -2,7 +2,7 @@
 //!
 //! Every line of figures is marked as predicted, because a forwarded page loses its heading first.
 
-use plimsoll_measure::findings::{Held, Reading};
+use plimsoll_measure::findings::Reading;
 use plimsoll_plan::fit::{FittedEngine, Setting, SettingOrigin};
 use plimsoll_plan::what_if::{ChangePrediction, FigureChange, WhatIfFinding};
 
@@ -33,10 +33,9 @@ pub fn render(name: &str, finding: &WhatIfFinding) -> String {
     ))
 }
 
-/// Returns the title of a case:
-/// `rate 2x: 80.0/s; it then carries 61.2/s; the SLO would be missed; 15 replicas are enough by formula`.
+/// Returns the title of a case: `rate 2x: 80.0/s; it then carries 61.2/s`.
 fn title(case: &ChangePrediction) -> String {
-    if case.refused.is_some() && case.replicas.is_none() {
+    if case.refused.is_some() {
         return format!("{}: not predicted", case.ask);
     }
     let band = case.throughput.as_ref().and_then(Reading::estimate).map_or(String::new(), |band| {
@@ -44,18 +43,6 @@ fn title(case: &ChangePrediction) -> String {
     });
     let mut said = vec![format!("{}: {}/s{band}", case.ask, figure::number(case.rate_per_s))];
     said.extend(case.limit_per_s.map(|limit| format!("it then carries {}/s", figure::number(limit))));
-    said.extend(case.held.map(|held| {
-        match held {
-            Held::Pass => "the SLO would be met",
-            Held::Inconclusive => "whether the SLO would be met is unknown",
-            Held::Fail => "the SLO would be missed",
-        }
-        .to_owned()
-    }));
-    said.extend(case.replicas.map(|n| match n {
-        1 => "1 replica is enough by formula".to_owned(),
-        n => format!("{n} replicas are enough by formula"),
-    }));
     said.join("; ")
 }
 

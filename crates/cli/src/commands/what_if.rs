@@ -1,6 +1,7 @@
 //! `plimsoll what-if` predicts a run under a changed load or configuration, with an error band.
 
 use crate::rows;
+use plimsoll_plan::recorded::requests;
 use plimsoll_plan::what_if::{
     BaseRun, ParsedChange, WhatIfFinding, WhatIfSpec, figures, run as level_of, what_if,
 };
@@ -38,7 +39,7 @@ pub fn run(args: &WhatIfArgs) -> Result<Exit, Stop> {
     let target = target(args, &rows, recorded.as_ref())?;
     let redraw = recorded.as_ref().and_then(|recorded| recorded.drawn_by(level));
     let redraw = redraw.filter(|_| level_of::as_asked(level, &rows.attempts));
-    let (asked, measured) = (level_of::arrivals(level, &rows.attempts), level_of::measured(summary));
+    let (asked, measured) = (requests(level, rows.attempts.iter()), level_of::measured(summary));
     let as_it_is = BaseRun {
         world: &target.world,
         others: &target.others,

@@ -15,7 +15,7 @@ use super::candidate::{self, LeverCandidate};
 use super::catalogue::Lever;
 use super::finding::{Admission, GoodputFigure, LeverFinding};
 use super::predict::{LeverPrediction, Simulator, another_run};
-use super::{LeverEvidence, RuledOutLever};
+use super::{LeverEvidence, UnrankedLever};
 use crate::replay::play_at_most;
 use plimsoll_measure::findings::Estimate;
 
@@ -50,7 +50,7 @@ pub(super) fn admit(
             "simulated: no limit on requests in flight lets more of them meet the ceiling (at {}: {:.2} a second against {:.2})",
             admission.in_flight, good.then_per_s.value, good.now_per_s.value
         );
-        finding.ruled_out.push(RuledOutLever::new(lever, why));
+        finding.ruled_out.push(UnrankedLever::new(lever, why));
         return Ok(());
     }
     let ranked = simulator.predict(&simulator.limited(admission.in_flight))?;

@@ -6,7 +6,6 @@ use plimsoll_model::Load;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::LeverCase;
 use super::catalogue::{Lever, Term};
 use super::evidence::{LeverEvidence, SharesFrom};
 use super::schedule::Redrawn;
@@ -208,34 +207,22 @@ pub struct BoundedLever {
     pub why: String,
 }
 
-/// A lever that this run rules out.
+/// A lever without a predicted gain.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "RuledOut")]
-pub struct RuledOutLever {
+#[schemars(rename = "Unranked")]
+pub struct UnrankedLever {
     /// Identifier of the lever in the catalogue.
     pub lever: String,
     /// Name of the lever in reports.
     pub name: String,
-    /// Figure that rules the lever out.
+    /// Figure that rules the lever out, or data that would decide.
     pub why: String,
 }
 
-impl RuledOutLever {
-    pub(super) fn new(lever: &Lever, why: String) -> RuledOutLever {
-        RuledOutLever { lever: lever.id.to_owned(), name: lever.name.to_owned(), why }
+impl UnrankedLever {
+    pub(super) fn new(lever: &Lever, why: impl Into<String>) -> UnrankedLever {
+        UnrankedLever { lever: lever.id.to_owned(), name: lever.name.to_owned(), why: why.into() }
     }
-}
-
-/// A lever without evidence in this run.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Open")]
-pub struct OpenLever {
-    /// Identifier of the lever in the catalogue.
-    pub lever: String,
-    /// Name of the lever in reports.
-    pub name: String,
-    /// Data that would decide.
-    pub why: String,
 }
 
 /// The gain of a faster model.
@@ -319,9 +306,9 @@ pub struct LeverFinding {
     /// Levers with only an upper bound, largest first.
     pub bounded: Vec<BoundedLever>,
     /// Levers without evidence in this run.
-    pub open: Vec<OpenLever>,
+    pub open: Vec<UnrankedLever>,
     /// Levers that this run rules out.
-    pub ruled_out: Vec<RuledOutLever>,
+    pub ruled_out: Vec<UnrankedLever>,
     /// Gain of a faster model; null if the rows do not determine it.
     pub faster_model: Option<FasterModel>,
 }
@@ -378,15 +365,9 @@ impl LeverFinding {
     }
 
     /// Adds a lever without a simulation: with its upper bound if known, else as open.
-    pub(super) fn without_simulation(
-        &mut self,
-        lever: &Lever,
-        case: &LeverCase<'_>,
-        refused: Option<String>,
-    ) {
-        let open = |why: String| OpenLever { lever: lever.id.into(), name: lever.name.into(), why };
+    pub(super) fn without_simulation(&mut self, lever: &Lever, refused: Option<String>) {
         if let Some(why) = refused {
-            self.open.push(open(why));
+            self.open.push(UnrankedLever::new(lever, why));
             return;
         }
         let known: Vec<Term> =
@@ -400,9 +381,10 @@ impl LeverFinding {
             _ => None,
         };
         match (unknown, known.is_empty()) {
-            (Some(why), _) => self.open.push(open(why.into())),
+            (Some(why), _) => self.open.push(UnrankedLever::new(lever, why)),
             (None, true) => {
-                self.open.push(open("no server stages and too few requests to infer them".into()))
+                let why = "no server stages and too few requests to infer them";
+                self.open.push(UnrankedLever::new(lever, why));
             }
             (None, false) => {
                 let most: f64 =
@@ -411,7 +393,6 @@ impl LeverFinding {
                 let inferred =
                     if self.evidence.shares_from == SharesFrom::Inferred { " (inferred)" } else { "" };
                 let why = format!("{} of the slowest tenth{inferred}", names.join(" + "));
-                let _ = case;
                 self.bounded.push(BoundedLever {
                     lever: lever.id.into(),
                     name: lever.name.into(),

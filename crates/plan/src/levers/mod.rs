@@ -28,7 +28,7 @@ pub use catalogue::{Lever, Reversible, Term};
 pub use evidence::LeverEvidence;
 pub use finding::{
     Admission, BoundedLever, EngineFit, FasterModel, FigureOrigin, Goal, LeverEffortSpec, LeverFinding,
-    LeverOrder, LeverSpec, LoadPlace, OpenLever, RankedLever, RuledOutLever,
+    LeverOrder, LeverSpec, LoadPlace, RankedLever, UnrankedLever,
 };
 pub use schedule::{Redraw, Redrawn};
 
@@ -69,7 +69,7 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
     let mut predicted: Vec<LeverPrediction> = Vec::new();
     for lever in catalogue::all() {
         if let Some(why) = rules::rule_out(lever, case, &finding.evidence) {
-            finding.ruled_out.push(RuledOutLever::new(lever, why));
+            finding.ruled_out.push(UnrankedLever::new(lever, why));
             continue;
         }
         if let (Some(simulator), "admission") = (&simulator, lever.id) {
@@ -78,7 +78,7 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
                 false => admission::admit(lever, simulator, &mut finding, &mut predicted),
             };
             if let Err(why) = admitted {
-                finding.without_simulation(lever, case, Some(why));
+                finding.without_simulation(lever, Some(why));
             }
             continue;
         }
@@ -93,7 +93,7 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
             }
         }
         if predicted.len() == before {
-            finding.without_simulation(lever, case, refused);
+            finding.without_simulation(lever, refused);
         }
     }
     finding.order(predicted, spec);

@@ -79,7 +79,7 @@ impl<'a> Simulator<'a> {
         spec: &'a LeverSpec,
     ) -> Result<Simulator<'a>, String> {
         let count = spec.replications.max(3);
-        let (schedules, redrawn) = schedule::like(case, own, count, spec.seed);
+        let (schedules, redrawn) = schedule::of_case(case, own, count, spec.seed);
         let from = case.summary.window.start;
         let mut simulator = Simulator {
             world,

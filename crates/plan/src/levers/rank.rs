@@ -4,9 +4,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Estimate;
 
 use super::catalogue::Lever;
-use super::finding::{
-    FigureOrigin, LeverFinding, LeverOrder, LeverSpec, OpenLever, RankedLever, RuledOutLever,
-};
+use super::finding::{FigureOrigin, LeverFinding, LeverOrder, LeverSpec, RankedLever, UnrankedLever};
 use super::predict::{Gain, LeverPrediction};
 
 /// Probability of being the best from which a lever shares the first rank.
@@ -31,7 +29,7 @@ impl LeverFinding {
                     p.setting
                 ),
             };
-            self.open.push(OpenLever { lever: p.lever.id.into(), name: p.lever.name.into(), why });
+            self.open.push(UnrankedLever::new(p.lever, why));
         }
         let (kept, useless): (Vec<LeverPrediction>, Vec<LeverPrediction>) =
             predicted.into_iter().partition(|p| gain(p).upper > SMALLEST);
@@ -48,7 +46,7 @@ impl LeverFinding {
             let names: Vec<&str> = settings.iter().map(|p| p.setting.as_str()).collect();
             let at_best = if settings.len() > 1 { "at best " } else { "" };
             let why = format!("simulated ({}): {at_best}{}", names.join("; "), change_words(&best, spec));
-            self.ruled_out.push(RuledOutLever::new(lever, why));
+            self.ruled_out.push(UnrankedLever::new(lever, why));
         }
         let chances = chances(&kept, spec, effort);
         let mut ranked: Vec<RankedLever> = kept

@@ -95,8 +95,8 @@ impl Redraw<'_> {
     }
 }
 
-/// Returns the run's schedule, then `count` − 1 similar ones, and their origin.
-pub(super) fn like(
+/// Returns the schedules of a run for levers, and their origin.
+pub(super) fn of_case(
     case: &LeverCase<'_>,
     own: &[ReplayRequest],
     count: u32,
@@ -106,13 +106,26 @@ pub(super) fn like(
         RateCourse::Even => BLOCKS,
         _ => NEAR,
     };
+    let draw = |stream: &mut Stream| case.redraw?.draw(case, stream.next_u64());
+    let stream = |index| Stream::new(seed, "lever schedules", index);
+    like(own, ((case.level.stop - case.level.start).0, reach), count, draw, stream)
+}
+
+/// Returns the run's schedule, then `count` − 1 similar ones, and their origin: drawn, or blocks of the run's arrivals with
+/// this length, each from at most `reach` places away.
+pub(crate) fn like(
+    own: &[ReplayRequest],
+    (length_ns, reach): (i64, usize),
+    count: u32,
+    draw: impl Fn(&mut Stream) -> Option<Vec<ReplayRequest>>,
+    stream: impl Fn(u64) -> Stream,
+) -> (Vec<Vec<ReplayRequest>>, Redrawn) {
     let mut redrawn = Redrawn::Scenario;
     let mut another = |index: u32| {
-        let mut stream = Stream::new(seed, "lever schedules", u64::from(index));
-        let drawn = case.redraw.and_then(|redraw| redraw.draw(case, stream.next_u64()));
-        drawn.unwrap_or_else(|| {
+        let mut stream = stream(u64::from(index));
+        draw(&mut stream).unwrap_or_else(|| {
             redrawn = if reach < BLOCKS { Redrawn::NearBlocks } else { Redrawn::Blocks };
-            in_blocks(own, (case.level.stop - case.level.start).0, reach, &mut stream)
+            in_blocks(own, length_ns, reach, &mut stream)
         })
     };
     let mut schedules = vec![own.to_vec()];

@@ -18,6 +18,7 @@ pub mod verify;
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::special::student_t_inv;
+use plimsoll_model::Span;
 use plimsoll_sim::catalogue::origin::{IntendedLoad, flags};
 use plimsoll_sim::{EngineSpec, WorldSpec};
 use plimsoll_workload::Scenario;
@@ -28,10 +29,10 @@ pub use change::{AskedChange, ChangedScenario, ParsedChange, RequestChange, WORD
 
 use super::fit::KneeSpec;
 use super::spec::PredictionBand;
-use crate::levers::schedule::{BLOCKS, in_blocks};
-use crate::recorded::is_closed;
+use crate::levers::schedule::{BLOCKS, like};
+use crate::recorded::{self, is_closed};
 use crate::replay::{ReplayRequest, RequestTimes, play};
-use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
+use plimsoll_measure::findings::{Estimate, Metric, Reading};
 use plimsoll_measure::say::{number, percent};
 
 #[derive(Clone, PartialEq, Debug)]
@@ -102,12 +103,6 @@ pub struct ChangePrediction {
     pub limit_per_s: Option<f64>,
     /// Predicted figures, by metric and percentile.
     pub figures: Vec<FigureChange>,
-    /// Verdict on the plan's SLO by the bands of these figures; null without a plan.
-    #[serde(default)]
-    pub held: Option<Held>,
-    /// Replicas that the plan would require, by formula, without spares; null without a plan.
-    #[serde(default)]
-    pub replicas: Option<u32>,
     /// Reason for a refusal; null if there is a prediction.
     pub refused: Option<String>,
     /// Notes on extrapolation and assumptions, one sentence each.
@@ -164,16 +159,14 @@ pub fn what_if(run: &BaseRun<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, St
     let own: Vec<ReplayRequest> = run.asked.iter().take(MOST).cloned().collect();
     let rate_per_s = run.asked.len() as f64 / run.window_s;
     let length_ns = own.last().map_or(1, |last| last.due_ns + 1);
-    let another = |i: u32| -> Vec<ReplayRequest> {
-        let mut stream = Stream::new(spec.seed, "what if", u64::from(i));
-        // A scenario draws arrivals by their times, which a closed loop does not have.
-        let redraw = run.redraw.filter(|_| !is_closed(&own));
-        let drawn =
-            redraw.and_then(|scenario| run::drawn(scenario, rate_per_s, length_ns, stream.next_u64()));
-        drawn.unwrap_or_else(|| in_blocks(&own, length_ns, BLOCKS, &mut stream))
+    // A scenario draws arrivals by their times, which a closed loop does not have.
+    let redraw = run.redraw.filter(|_| !is_closed(&own));
+    let draw = |stream: &mut Stream| {
+        let drawn = recorded::drawn(redraw?, rate_per_s, Span(length_ns), 0, stream.next_u64());
+        drawn.filter(|asked| asked.len() >= 20)
     };
-    let schedules: Vec<Vec<ReplayRequest>> =
-        (0..spec.schedules.max(3)).map(|i| if i == 0 { own.clone() } else { another(i) }).collect();
+    let stream = |index| Stream::new(spec.seed, "what if", index);
+    let (schedules, _) = like(&own, (length_ns, BLOCKS), spec.schedules.max(3), draw, stream);
     let base = Base {
         run,
         spec,
@@ -230,8 +223,6 @@ impl Base<'_> {
             tokens: None,
             limit_per_s: None,
             figures: Vec::new(),
-            held: None,
-            replicas: None,
             refused: None,
             notes: Vec::new(),
         };

@@ -1,30 +1,9 @@
-//! Converts a measured level to the input of a what-if: its arrivals with the reported lengths, and its measured
-//! percentiles.
+//! The measured percentiles of a level for a what-if, and whether the scenario draws its lengths.
 
-use plimsoll_model::{Attempt, Level, Span};
-use plimsoll_workload::Scenario;
+use plimsoll_model::{Attempt, Level};
 
 use super::{METRICS, PERCENTILES};
-use crate::recorded;
-use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{LevelSummary, Metric, Reading};
-
-/// Returns the level's requests in due order. Retries are omitted, because the prediction is about the engine that
-/// responds.
-pub fn arrivals(level: &Level, attempts: &[Attempt]) -> Vec<ReplayRequest> {
-    recorded::requests(level, attempts.iter())
-}
-
-/// Returns other arrivals of the scenario at this rate; `None` if it can't draw them.
-pub(super) fn drawn(
-    scenario: &Scenario,
-    rate_per_s: f64,
-    length_ns: i64,
-    seed: u64,
-) -> Option<Vec<ReplayRequest>> {
-    let asked = recorded::drawn(scenario, rate_per_s, Span(length_ns), 0, seed)?;
-    (asked.len() >= 20).then_some(asked)
-}
 
 /// Returns whether the reported lengths equal the scenario's within 2 % on average; otherwise the scenario draws another
 /// mix.

@@ -2,6 +2,7 @@
 
 use plimsoll_measure::findings::{LevelSummary, Metric};
 use plimsoll_measure::summarise;
+use plimsoll_plan::recorded::requests;
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_plan::what_if::verify::{HeldLevel, unlike, verify};
 use plimsoll_plan::what_if::{
@@ -23,7 +24,7 @@ fn predict(measured: &Run, (system, world): (&System, &WorldSpec), asks: &[&str]
         world,
         others: &[],
         band: None,
-        asked: &run::arrivals(level, &measured.attempts),
+        asked: &requests(level, measured.attempts.iter()),
         window_s: level.window().as_secs_f64(),
         measured: &run::measured(&summary(measured)),
         redraw: Some(&system.scenario),
@@ -45,7 +46,7 @@ fn a_prediction_is_held_against_what_then_happened() {
     // 1 500 requests determine the rate to a few percent, and the predicted rate is twice the arrived one.
     for (rate, anew) in [(found.cases[0].rate_per_s, false), (180.0, true)] {
         let later = with(&quiet, |_| ()).run(rate, 3_000.0);
-        let (summary, asked) = (summary(&later), run::arrivals(&later.levels[0], &later.attempts));
+        let (summary, asked) = (summary(&later), requests(&later.levels[0], later.attempts.iter()));
         let against = against(&summary, &asked);
         assert_eq!(unlike(&found.cases[0], &against), None);
         let held = verify(&found.cases[0], &against, None).expect("a comparison");
@@ -56,14 +57,15 @@ fn a_prediction_is_held_against_what_then_happened() {
         let misses: Vec<f64> = body.filter_map(|row| row.miss_log).collect();
         assert!(misses.len() >= 4 && misses.iter().all(|miss| miss.abs() < 0.12), "{misses:?}");
         assert!(held.inside + 1 >= held.compared, "{held:?}");
-        let of =
-            |metric| held.rows.iter().filter(move |row| row.metric == metric).filter_map(|row| row.miss_log);
+        let of = |metric| {
+            held.rows.iter().filter(move |row| row.metric == metric).filter_map(|row| row.miss_log)
+        };
         let ttft: Vec<f64> = of(Metric::Ttft).collect();
         let learnt = held.band.rows.iter().find(|row| row.metric == "ttft").expect("learnt");
         assert!((learnt.bias_log - ttft.iter().sum::<f64>() / ttft.len() as f64).abs() < 1e-12);
     }
     let other = with(&quiet, |other| other.scenario.sizes.prompt = Size::Fixed(300)).run(200.0, 1_000.0);
-    let (summary, asked) = (summary(&other), run::arrivals(&other.levels[0], &other.attempts));
+    let (summary, asked) = (summary(&other), requests(&other.levels[0], other.attempts.iter()));
     let why = unlike(&found.cases[0], &against(&summary, &asked));
     assert!(why.as_ref().is_some_and(|why| why.contains("mean prompt")), "{why:?}");
     let two = HeldLevel { replicas: 2, ..against(&summary, &asked) };

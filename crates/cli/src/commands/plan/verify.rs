@@ -7,11 +7,12 @@ use std::sync::Arc;
 use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
 use plimsoll_model::{Manifest, Span};
 use plimsoll_plan::file::PlanFile;
+use plimsoll_plan::recorded::requests;
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_plan::spec::{PredictionBand, TrafficSpec};
 use plimsoll_plan::verify::{self, VerifyFinding};
 use plimsoll_plan::what_if::verify::{self as what_if_verify, HeldLevel};
-use plimsoll_plan::what_if::{ChangePrediction, WhatIfFinding, run as what_if_run};
+use plimsoll_plan::what_if::{ChangePrediction, WhatIfFinding};
 use plimsoll_plan::{Experiment, Fleet, PlanCase, verify_lines};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::Scenario;
@@ -160,7 +161,7 @@ const LIKE: f64 = 0.1;
 /// Returns the requests of a level.
 fn arrivals_of(rows: &rows::WholeRun, summary: &LevelSummary) -> Vec<ReplayRequest> {
     let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
-    level.map_or_else(Vec::new, |level| what_if_run::arrivals(level, &rows.attempts))
+    level.map_or_else(Vec::new, |level| requests(level, rows.attempts.iter()))
 }
 
 /// Adds the comparison with the limits of a sweep, within the time limit.
