@@ -12,7 +12,7 @@
 //!   several experiments) and [`planner`] (the next experiments). [`breaks`] and [`scaling`] are later parts of the
 //!   planner.
 //! * Result: [`mod@conclude`] combines bounds and simulation, [`mod@file`] stores them, and [`mod@verify`] compares them
-//!   with a run (with a sweep: [`verify_lines`]).
+//!   with a run.
 //! * Alternatives: [`search`] finds a cheaper configuration among the variants of [`vary`]. [`mod@envelope`] is the plan
 //!   from four figures. [`mod@what_if`] predicts a measured run under a change.
 //!
@@ -58,7 +58,6 @@ pub mod file;
 pub mod search;
 pub mod vary;
 pub mod verify;
-pub mod verify_lines;
 
 pub use bill::cost;
 pub use bounds::bounds;

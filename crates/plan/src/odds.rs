@@ -40,7 +40,7 @@ pub fn probability(
             meet(below(row, room), format!("{} {which}", metric.name()));
         }
     }
-    if let Some(row) = row(band, "throughput")
+    if let Some(row) = row(band, crate::verify::THROUGHPUT)
         && utilisation > 0.0
     {
         // The measured limit must exceed the load: ln(measured / predicted) > ln ρ.

@@ -1,8 +1,7 @@
 //! Renders the comparison of a plan with a run: the number of correct predictions, each of them, and the conclusions.
 
 use plimsoll_measure::findings::Reading;
-use plimsoll_plan::verify::{VerifyFinding, VerifyRow};
-use plimsoll_plan::verify_lines::LineRow;
+use plimsoll_plan::verify::{LineRow, VerifiedFigure, VerifyFinding, VerifyRow};
 
 use crate::document::Document;
 use crate::figure::centile;
@@ -36,57 +35,46 @@ pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
 }
 
 fn table(rows: &[VerifyRow]) -> TextTable {
-    let mut table =
-        TextTable::new(&["<ms", "<predicted [simulation]", "<band", "<measured [95 %]", "off by", "<"]);
+    let header = ["<ms", "<predicted [simulation]", "<band", "<measured [95 %]", "off by", "<"];
+    let mut table = TextTable::new(&header);
     for row in rows {
-        let band = row.expected.map(|[low, high]| figure::interval(&words::ms(low), &words::ms(high)));
-        table.row([
-            format!("{} p{}", row.metric.name(), centile(row.percentile)),
-            latency(&row.predicted),
-            band.unwrap_or_default(),
-            latency(&row.measured),
-            row.miss_log.map(|miss| signed(miss.exp() - 1.0)).unwrap_or_default(),
-            verdict(row.inside).to_owned(),
-        ]);
+        let name = format!("{} p{}", row.metric.name(), centile(row.percentile));
+        table.row(cells(name, &row.figure, words::ms, latency));
     }
     table
-}
-
-fn verdict(inside: Option<bool>) -> &'static str {
-    match inside {
-        Some(true) => "in its band",
-        Some(false) => "outside",
-        None => "not compared",
-    }
 }
 
 /// Returns the lines of a sweep.
 fn lines(rows: &[LineRow]) -> TextTable {
-    let mut table = TextTable::new(&[
-        "<requests/s",
-        "<predicted [simulation]",
-        "<band",
-        "<measured [95 %, bracket]",
-        "off by",
-        "<",
-    ]);
-    for row in rows {
-        let range =
-            row.expected.map(|[low, high]| figure::interval(&figure::number(low), &figure::number(high)));
-        let said = |reading: &Reading| match reading {
-            Reading::Estimate(e) => rate(e),
-            Reading::Refused { why, .. } => why.clone(),
-        };
-        table.row([
-            row.line.clone(),
-            said(&row.predicted),
-            range.unwrap_or_default(),
-            said(&row.measured),
-            row.miss_log.map(|miss| signed(miss.exp() - 1.0)).unwrap_or_default(),
-            verdict(row.inside).to_owned(),
-        ]);
-    }
+    let header = ["<requests/s", "<predicted [simulation]", "<band", "<measured [bracket]", "off by", "<"];
+    let mut table = TextTable::new(&header);
+    let said = |reading: &Reading| match reading {
+        Reading::Estimate(e) => rate(e),
+        Reading::Refused { why, .. } => why.clone(),
+    };
+    rows.iter().for_each(|row| table.row(cells(row.line.clone(), &row.figure, figure::number, said)));
     table
+}
+
+fn cells(
+    name: String,
+    one: &VerifiedFigure,
+    bound: impl Fn(f64) -> String,
+    said: impl Fn(&Reading) -> String,
+) -> [String; 6] {
+    let verdict = match one.inside {
+        Some(true) => "in its band",
+        Some(false) => "outside",
+        None => "not compared",
+    };
+    [
+        name,
+        said(&one.predicted),
+        one.expected.map(|[low, high]| figure::interval(&bound(low), &bound(high))).unwrap_or_default(),
+        said(&one.measured),
+        one.miss_log.map(|miss| signed(miss.exp() - 1.0)).unwrap_or_default(),
+        verdict.to_owned(),
+    ]
 }
 
 fn band(found: &VerifyFinding) -> TextTable {

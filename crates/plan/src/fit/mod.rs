@@ -9,10 +9,10 @@
 //! Fitting a queueing formula to the latency curve was rejected, because it has no percentiles and covers one mix of
 //! lengths. Its single slope does not predict longer prompts or the loss of a replica.
 //!
-//! Reading order: [`words`], [`rows`], [`steps`], [`play`], [`whole`] (endpoints without tokens), [`mod@knee`] (onset and
-//! limit of a fitted engine), and [`fit`] below.
+//! Reading order: [`words`], [`rows`], [`steps`], [`play`], [`whole`] (endpoints without tokens), [`mod@limit`] (the
+//! stability limit), and [`fit`] below.
 
-pub mod knee;
+pub mod limit;
 pub mod play;
 pub mod rows;
 pub mod steps;
@@ -24,7 +24,7 @@ use plimsoll_model::At;
 use plimsoll_sim::catalogue::origin::{HeldOut, LoadRange, OriginSpec, ProfileBasis};
 use plimsoll_sim::{BatchingSpec, EngineSpec, FleetSpec, ModeSpec, PolicySpec, StepSpec, WorldSpec};
 
-pub use knee::{Knee, KneeSpec, knee};
+pub use limit::limit;
 pub use words::{FitError, FittedEngine, FittedRun, Residual, Setting, SettingOrigin, StatedTarget};
 
 use play::ComparedKind;

@@ -27,7 +27,6 @@ use serde::{Deserialize, Serialize};
 
 pub use change::{AskedChange, ChangedScenario, ParsedChange, RequestChange, WORDS};
 
-use super::fit::KneeSpec;
 use super::spec::PredictionBand;
 use crate::levers::schedule::{BLOCKS, like};
 use crate::recorded::{self, is_closed};
@@ -469,5 +468,5 @@ fn others(
 }
 
 fn limit(world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Option<f64> {
-    super::fit::knee::limit_of(world, asked, &KneeSpec { requests: 4_000, seed, ..KneeSpec::default() }).ok()
+    super::fit::limit(world, asked, 4_000, seed).ok()
 }

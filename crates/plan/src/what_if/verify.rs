@@ -8,7 +8,7 @@
 use super::{ChangePrediction, FigureChange, logs};
 use crate::replay::ReplayRequest;
 use crate::spec::PredictionBand;
-use crate::verify::{self, SAME_LOAD, VerifyFinding, VerifyRow, measured_at};
+use crate::verify::{self, SAME_LOAD, VerifiedFigure, VerifyFinding, VerifyRow, measured_at};
 use plimsoll_measure::findings::{Estimate, LevelSummary, Metric, Reading};
 use plimsoll_measure::say::number;
 
@@ -106,5 +106,7 @@ fn row(figure: &FigureChange, anew: Option<f64>, measured: &LevelSummary) -> Ver
         (printed, _) => printed.clone(),
     };
     let expected = predicted.estimate().filter(|e| e.upper.is_finite()).map(|e| [e.lower, e.upper]);
-    VerifyRow::of((*metric, *percentile), predicted, expected, measured_at(measured, *metric, *percentile))
+    let measured = measured_at(measured, *metric, *percentile);
+    let figure = VerifiedFigure::within(predicted, expected, measured);
+    VerifyRow { metric: *metric, percentile: *percentile, figure }
 }

@@ -1,7 +1,7 @@
 //! Engines fitted from runs, compared with the engines behind the runs.
 
 use plimsoll_model::{At, Load, Span};
-use plimsoll_plan::fit::{FitError, FittedRun, KneeSpec, SettingOrigin, StatedTarget, fit, knee};
+use plimsoll_plan::fit::{FitError, FittedRun, SettingOrigin, StatedTarget, fit};
 use plimsoll_sim::engine::step_time::{StepLoad, StepModel};
 use plimsoll_sim::{
     EngineSpec, Events, LawSpec, ModeSpec, QueueSpec, SimLevelPlan, World, catalogue::profile, simulate_into,
@@ -26,7 +26,7 @@ fn step_ms(engine: &EngineSpec, decodes: u32, context: u64, prompt: u32) -> f64 
 
 fn low_load(seed: u64, requests: f64) -> (System, Run, f64) {
     let system = system(seed);
-    let limit = system.truth(1_000).limit_per_s;
+    let limit = system.truth(1_000);
     let run = system.run(system.share * limit, requests);
     (system, run, limit)
 }
@@ -49,8 +49,8 @@ fn an_engine_seen_at_low_load_is_known_at_full_load() {
                 system.name
             );
         }
-        let spec = KneeSpec { requests: 1_000, ..KneeSpec::default() };
-        let found = knee(&fitted.world, &system.mix(1_000.0), &spec).expect("a knee").limit_per_s;
+        let found =
+            plimsoll_plan::fit::limit(&fitted.world, &system.mix(1_000.0), 1_000, 1).expect("a limit");
         assert!((found / limit - 1.0).abs() < 0.1, "{}: {found} of {limit}", system.name);
         for metric in ["ttft", "tpot", "e2e"] {
             assert!(

@@ -1,9 +1,9 @@
 //! Random engines for fits: pairs of the catalogue and random linear ones, each under a low load with separate lengths.
-//! Includes the run that a client measures on them, and their true onset and limit.
+//! Includes the run that a client measures on them, and their true limit.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
-use plimsoll_plan::fit::{FitError, FittedEngine, FittedRun, Knee, KneeSpec, StatedTarget, fit, knee};
+use plimsoll_plan::fit::{FitError, FittedEngine, FittedRun, StatedTarget, fit, limit};
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
@@ -118,10 +118,9 @@ impl System {
         asked.collect()
     }
 
-    /// Returns the true onset and limit.
-    pub fn truth(&self, requests: usize) -> Knee {
-        let spec = KneeSpec { requests, seed: 77, ..KneeSpec::default() };
-        knee(&self.world(), &self.mix(4_000.0), &spec).expect("a knee")
+    /// Returns the true stability limit, 1/s.
+    pub fn truth(&self, requests: usize) -> f64 {
+        limit(&self.world(), &self.mix(4_000.0), requests, 77).expect("a limit")
     }
 
     /// Returns a run at this rate.

@@ -54,11 +54,11 @@ fn a_prediction_is_held_against_what_then_happened() {
         assert!(held.compared >= 4, "{held:?}");
         // A p99 of 3 000 requests varies randomly, which the band covers.
         let body = held.rows.iter().filter(|row| row.percentile < 0.97);
-        let misses: Vec<f64> = body.filter_map(|row| row.miss_log).collect();
+        let misses: Vec<f64> = body.filter_map(|row| row.figure.miss_log).collect();
         assert!(misses.len() >= 4 && misses.iter().all(|miss| miss.abs() < 0.12), "{misses:?}");
         assert!(held.inside + 1 >= held.compared, "{held:?}");
         let of = |metric| {
-            held.rows.iter().filter(move |row| row.metric == metric).filter_map(|row| row.miss_log)
+            held.rows.iter().filter(move |row| row.metric == metric).filter_map(|row| row.figure.miss_log)
         };
         let ttft: Vec<f64> = of(Metric::Ttft).collect();
         let learnt = held.band.rows.iter().find(|row| row.metric == "ttft").expect("learnt");

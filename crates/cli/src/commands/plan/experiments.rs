@@ -126,28 +126,6 @@ pub fn play(
     Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
-/// Computes a value on a separate thread. Returns `None` at the limit, and abandons the thread.
-pub fn within<T: Send + 'static>(
-    limit: &mut TimeLimit,
-    line: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (sender, result) = mpsc::channel();
-    thread::spawn(move || {
-        // The receiver may already be gone.
-        let _ = sender.send(work());
-    });
-    while limit.over().is_none() {
-        limit.show(line);
-        match result.recv_timeout(POLL) {
-            Ok(found) => return Some(found),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return None,
-        }
-    }
-    None
-}
-
 fn progress(first: &Experiment, done: u32, batch: usize) -> String {
     let rate = first.case.traffic.rate_per_s * first.factor;
     let replicas = match first.replicas {

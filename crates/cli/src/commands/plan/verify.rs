@@ -8,16 +8,14 @@ use plimsoll_measure::findings::{Findings, LevelSummary, Trust};
 use plimsoll_model::{Manifest, Span};
 use plimsoll_plan::file::PlanFile;
 use plimsoll_plan::recorded::requests;
-use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_plan::spec::{PredictionBand, TrafficSpec};
 use plimsoll_plan::verify::{self, VerifyFinding};
 use plimsoll_plan::what_if::verify::{self as what_if_verify, HeldLevel};
 use plimsoll_plan::what_if::{ChangePrediction, WhatIfFinding};
-use plimsoll_plan::{Experiment, Fleet, PlanCase, verify_lines};
-use plimsoll_sim::WorldSpec;
+use plimsoll_plan::{Experiment, Fleet, PlanCase};
 use plimsoll_workload::Scenario;
 
-use super::experiments::{PlanEnd, TimeLimit, play, within};
+use super::experiments::{PlanEnd, TimeLimit, play};
 use super::{asked, file};
 use super::{put, refused};
 use crate::exit::{Exit, Stop};
@@ -69,7 +67,7 @@ pub fn run(args: &PlanVerifyArgs) -> Result<Exit, Stop> {
     Ok(exit(&found))
 }
 
-/// Compares the plan with the nearest level of the run, and with the limits of a sweep.
+/// Compares the plan with the nearest level of the run, and with the stability limit of a sweep.
 fn of_plan(
     args: &PlanVerifyArgs,
     plan: &PlanFile,
@@ -84,8 +82,8 @@ fn of_plan(
         let name = args.run.display();
         return Err(Stop::usage(format!("{name}: can't be compared with {}: {why}", args.plan.display())));
     }
-    let found = predict(args, plan, summary, replicas, band)?;
-    with_lines(found, &plan.asked.world, rows, (replicas, plan.asked.seed), band)
+    let limit = plan.finding.bounds.as_ref().map(|bounds| bounds.limit_per_s * f64::from(replicas));
+    Ok(predict(args, plan, summary, replicas, band)?.with_limit(limit, &rows.findings, band))
 }
 
 /// Compares the applied what-if with the nearest level of the run.
@@ -98,13 +96,11 @@ fn of_what_if(
 ) -> Result<VerifyFinding, Stop> {
     let case = happened(args, found, rows, replicas)?;
     let measured = level(args, &rows.findings, case.rate_per_s)?;
-    let asked = arrivals_of(rows, measured);
+    let of_level = rows.manifest.levels.iter().find(|level| level.id == measured.level);
+    let asked = of_level.map_or_else(Vec::new, |level| requests(level, rows.attempts.iter()));
     let against = HeldLevel { measured, asked: &asked, replicas, seed: SEED };
     let held = what_if_verify::verify(case, &against, band).map_err(Stop::usage)?;
-    match &case.world {
-        Some(world) => with_lines(held, world, rows, (replicas, SEED), band),
-        None => Ok(held),
-    }
+    Ok(held.with_limit(case.limit_per_s, &rows.findings, band))
 }
 
 /// Returns the named case, or else the case that matches the run.
@@ -157,44 +153,6 @@ fn happened<'a>(
 const SEED: u64 = 1;
 /// Maximum relative difference of loads that match, if several what-ifs could have been applied.
 const LIKE: f64 = 0.1;
-
-/// Returns the requests of a level.
-fn arrivals_of(rows: &rows::WholeRun, summary: &LevelSummary) -> Vec<ReplayRequest> {
-    let level = rows.manifest.levels.iter().find(|level| level.id == summary.level);
-    level.map_or_else(Vec::new, |level| requests(level, rows.attempts.iter()))
-}
-
-/// Adds the comparison with the limits of a sweep, within the time limit.
-fn with_lines(
-    mut found: VerifyFinding,
-    world: &WorldSpec,
-    rows: &rows::WholeRun,
-    (replicas, seed): (u32, u64),
-    band: Option<&PredictionBand>,
-) -> Result<VerifyFinding, Stop> {
-    let Some(level) = rows.findings.levels.iter().find(|level| level.summary.level == found.level) else {
-        return Ok(found);
-    };
-    if rows.findings.lines.is_empty() {
-        return Ok(found);
-    }
-    let mix = arrivals_of(rows, &level.summary);
-    let mut world = world.clone();
-    world.fleet.replicas = replicas;
-    world.fleet.autoscale = None;
-    let (findings, known) = (rows.findings.clone(), band.cloned());
-    let work = move || verify_lines::lines(&world, &mix, &findings, known.as_ref(), seed);
-    let mut limit = TimeLimit::start(TIME, true);
-    limit.watch();
-    match within(&mut limit, "", work) {
-        Some(lines) => Ok(found.with_lines(lines.map_err(Stop::usage)?, band)),
-        None => {
-            not_stopped(&limit)?;
-            found.notes.push("the sweep's load limits were not compared: it took too long".to_owned());
-            Ok(found)
-        }
-    }
-}
 
 /// Returns the exit code: 0 all values are in their bands, 1 some are not, 3 no value could be compared.
 fn exit(found: &VerifyFinding) -> Exit {
