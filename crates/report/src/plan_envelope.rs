@@ -114,10 +114,9 @@ fn formulas(plan: &EnvelopeFinding) -> TextTable {
         (
             "wait",
             format!(
-                "M/M/{slots} per replica: {} on average; its curve: plimsoll calc mmc --rate {}/s --service {latency}s --servers {slots}",
-                words::time(plan.wait_s),
-                number(plan.peak_per_s / f64::from(plan.replicas)),
-                slots = plan.slots
+                "M/M/{} per replica: {} on average (its curve: plimsoll calc mmc)",
+                plan.slots,
+                words::time(plan.wait_s)
             ),
         ),
     ];
