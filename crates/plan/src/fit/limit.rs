@@ -14,9 +14,8 @@ use crate::replay::{ReplayRequest, play};
 const FILLINGS: f64 = 8.0;
 const MOST: usize = 40_000;
 
-/// Returns the throughput under a permanent backlog, requests per second over all replicas: between a fifth and four fifths
-/// of the ends of at least `requests`. With too few requests, these would be the short ones, and the limit would come out
-/// half as high again.
+/// Returns the throughput under a permanent backlog, requests per second over all replicas. It is read between a fifth and
+/// four fifths of the ends. With fewer than `requests`, these could be the short ones, and the limit half as high again.
 ///
 /// # Errors
 /// Fails if the world can't be built or finishes no requests.

@@ -111,8 +111,8 @@ pub(super) fn of_case(
     like(own, ((case.level.stop - case.level.start).0, reach), count, draw, stream)
 }
 
-/// Returns the run's schedule, then `count` − 1 similar ones, and their origin: drawn, or blocks of the run's arrivals with
-/// this length, each from at most `reach` places away.
+/// Returns the run's schedule, then `count` − 1 similar ones, and their origin. A schedule that can't be drawn has blocks of
+/// the run's arrivals, each from at most `reach` places away.
 pub(crate) fn like(
     own: &[ReplayRequest],
     (length_ns, reach): (i64, usize),
