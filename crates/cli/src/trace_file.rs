@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use plimsoll_model::TraceSpan;
 use plimsoll_report::figure::counted;
-use plimsoll_wire::trace::feed::TraceFeed;
-use plimsoll_wire::trace::{Notes, TraceError};
+use plimsoll_store::ExportedTables;
+use plimsoll_wire::trace::feed::{FeedResult, TraceFeed};
+use plimsoll_wire::trace::{Notes, TraceError, TraceFormat, nsys};
 
 use crate::exit::Stop;
 use crate::out;
@@ -24,7 +25,7 @@ const HELD_MAX: usize = 8 << 30;
 const PIECE: usize = 1 << 20;
 
 /// Extensions of trace files in a folder.
-const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "gz"];
+const ENDINGS: &[&str] = &["json", "jsonl", "ndjson", "pb", "otlp", "binpb", "gz", "sqlite"];
 
 /// Whether an earlier pass over the file reported the spans that were changed or left out.
 #[derive(Copy, Clone, PartialEq, Eq)]
@@ -40,13 +41,32 @@ pub enum NoticeState {
 /// # Errors
 /// One line that names the file, what was expected and what was found; exit code 2.
 pub fn each(path: &Path, told: NoticeState, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
+    if ExportedTables::is_at(path, nsys::MARK) {
+        return of_tables(path, told, take);
+    }
     if !path.is_dir() {
         return of_file(path, told, take);
     }
     if path.join("run.json").exists() {
         return of_run(path, take);
     }
-    traces_in(path)?.iter().try_for_each(|file| of_file(file, told, take))
+    traces_in(path)?.iter().try_for_each(|file| each(file, told, take))
+}
+
+/// Passes the spans of an export of Nsight Systems: an SQLite database, or a folder of Parquet files.
+fn of_tables(path: &Path, told: NoticeState, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
+    let stop = |e: plimsoll_store::StoreError| Stop::usage(e.to_string());
+    let tables = ExportedTables::open(path).map_err(stop)?;
+    let read = nsys::read(&mut |table, columns, each| tables.each_row(table, columns, each)).map_err(stop)?;
+    let Some((spans, notes)) = read else {
+        let name = path.display();
+        return Err(Stop::usage(format!(
+            "{name}: a database without tables of Nsight Systems; create it with `nsys export --type sqlite`"
+        )));
+    };
+    let fed = FeedResult { format: TraceFormat::Nsys, spans: spans.len() as u64, notes };
+    spans.into_iter().for_each(take);
+    conclude(path, told, &fed)
 }
 
 fn of_run(folder: &Path, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
@@ -163,7 +183,12 @@ fn of_file(path: &Path, told: NoticeState, take: &mut dyn FnMut(TraceSpan)) -> R
             "{name}: begins as gzip and is cut off or damaged ({e}); copy it again, whole"
         )));
     }
-    let fed = feed.end(take).map_err(unread)?;
+    conclude(path, told, &feed.end(take).map_err(unread)?)
+}
+
+/// Notes the changes of a file that was read. Fails if it has no span.
+fn conclude(path: &Path, told: NoticeState, fed: &FeedResult) -> Result<(), Stop> {
+    let name = path.display();
     if let Some(notices) = said(&fed.notes).filter(|_| told == NoticeState::Never) {
         out::note(&format!("{name} ({}): {notices}", fed.format.name()));
     }

@@ -4,7 +4,7 @@
 //! they print, and need no script.
 
 use maud::{Markup, html};
-use plimsoll_diagnose::device::{Device, DeviceFinding, DeviceStep, HostShare, Launches, Top};
+use plimsoll_diagnose::device::{Device, DeviceFinding, DeviceStep, HostShare, Launches, LayerTime, Top};
 
 use crate::document::{Document, Phrase};
 use crate::html::bars::{BARS_CSS, Piece, bar, swatch};
@@ -13,6 +13,8 @@ use crate::{figure, words};
 
 /// Longest name shown, in characters.
 const NAME: usize = 68;
+/// Multiple of the mean from which the longest of equal layers is named.
+const LONG: f64 = 2.0;
 /// Limit of steps in the terminal's table and on a page; the slowest are shown.
 const STEPS: usize = 16;
 const DRAWN_STEPS: usize = 40;
@@ -49,6 +51,10 @@ fn document(finding: &DeviceFinding) -> Document {
         kinds.row([kind.kind.word().to_owned(), figure::count(kind.count), seconds(kind.total_s), share]);
     }
     document.titled("Device time by kind", kinds);
+    document.titled(
+        "Device time by layer (ranges and operators that launched it; nested)",
+        layers(&finding.layers),
+    );
     document.section("Longest on the device", |section| {
         section.table(top(&finding.top));
         if finding.more > 0 {
@@ -147,6 +153,21 @@ fn shares(device: &Device) -> Vec<(Part, f64)> {
     }
     all.retain(|(_, share)| *share > 5e-4);
     all
+}
+
+fn layers(layers: &[LayerTime]) -> TextTable {
+    let mut table = TextTable::new(&["time", "share", "count", "<mostly", "<layer"]);
+    for one in layers {
+        let mostly = format!("{} {}", one.kind.word(), figure::percent(one.kind_share));
+        let mut name = short(&one.layer);
+        // One of many equal layers that takes far longer than their mean is named.
+        if one.ranges > 1 && one.longest_s * one.ranges as f64 > LONG * one.total_s {
+            name = format!("{name}; {} of it {}", seconds(one.longest_s), short(&one.longest));
+        }
+        let (time, share) = (seconds(one.total_s), figure::percent(one.share));
+        table.row([time, share, figure::count(one.activities), mostly, name]);
+    }
+    table
 }
 
 fn top(top: &[Top]) -> TextTable {

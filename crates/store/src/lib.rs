@@ -9,13 +9,15 @@
 //! Reading order:
 //! - [`error`], [`code`] (encoding of a record), [`frame`] (the log's format), [`sink`] (many threads, one log);
 //! - [`writer`] (writes a run), [`table`] (Parquet, typed columns), [`requests`], [`series`] and [`spans`] (the files);
-//! - [`folder`] (names, locks, atomic writes), [`reader`] (reads or recovers a run), [`content`] (content hash).
+//! - [`folder`] (names, locks, atomic writes), [`reader`] (reads or recovers a run), [`content`] (content hash);
+//! - [`exported`] (tables of other tools).
 //!
 //! The store does not interpret scenarios and findings: both are JSON inside the manifest.
 
 pub mod code;
 pub mod content;
 pub mod error;
+pub mod exported;
 pub mod folder;
 pub mod follow;
 pub mod frame;
@@ -29,6 +31,7 @@ pub mod writer;
 
 pub use content::content_hash;
 pub use error::{Result, StoreError};
+pub use exported::ExportedTables;
 pub use follow::LogFollower;
 pub use reader::{
     ColumnSelection, Origin, StoredRun, each_attempt, each_due, each_span, extent, open, open_with,

@@ -9,6 +9,9 @@
 mod codes;
 #[path = "all/crash.rs"]
 mod crash;
+#[cfg(feature = "sqlite")]
+#[path = "all/exported.rs"]
+mod exported;
 #[path = "all/folders.rs"]
 mod folders;
 #[path = "all/foreign.rs"]

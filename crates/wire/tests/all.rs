@@ -21,6 +21,8 @@ mod kserve;
 mod kserve_grpc;
 #[path = "all/messages.rs"]
 mod messages;
+#[path = "all/nsys.rs"]
+mod nsys;
 #[path = "all/ollama.rs"]
 mod ollama;
 #[path = "all/otlp_metrics.rs"]

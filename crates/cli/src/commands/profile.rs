@@ -96,7 +96,10 @@ pub fn timeline_of(flag: &str, paths: &[PathBuf]) -> Result<Vec<TraceSpan>, Stop
     if device::is_timeline(&spans) {
         return Ok(spans);
     }
-    Err(Stop::usage(format!("{flag} {}: no profiler's timeline (PyTorch's trace.json)", named(paths))))
+    Err(Stop::usage(format!(
+        "{flag} {}: no profiler's timeline (PyTorch's trace.json, or an export of Nsight Systems)",
+        named(paths)
+    )))
 }
 
 /// Writes a page and reports its path.

@@ -11,8 +11,9 @@ use plimsoll_model::RunState;
 use plimsoll_profile::traces::{Overview, SpanCounter};
 use plimsoll_report::figure::counted;
 use plimsoll_report::text::TextDetail;
-use plimsoll_store::StoreError;
+use plimsoll_store::{ExportedTables, StoreError};
 use plimsoll_watchd::history::cut;
+use plimsoll_wire::trace::nsys;
 
 use crate::commands::watch::kept::PageWindow;
 use crate::commands::{collect, report};
@@ -28,7 +29,7 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
         let (run, price) = (run.clone(), price.clone());
         return report::run(&ReportArgs { run, price, plan: plan.clone(), out: out.clone() });
     }
-    if args.run.is_file() {
+    if args.run.is_file() || ExportedTables::is_at(&args.run, nsys::MARK) {
         let mut counting = SpanCounter::default();
         trace_file::each(&args.run, NoticeState::Never, &mut |span| counting.add(&span))?;
         print_traces(args.format, &counting.end());

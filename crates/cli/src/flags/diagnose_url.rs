@@ -47,7 +47,7 @@ pub struct DiagnoseRunArgs {
     /// Level of the run [default: nearest to the load of the baseline, else the heaviest]
     #[arg(long, value_name = "N", help_heading = "Judging a run")]
     pub level: Option<u32>,
-    /// PyTorch profiler trace of the target's steps, repeatable
+    /// Profiler timeline of the target (PyTorch, Nsight Systems), repeatable
     #[arg(long, value_name = "FILE", help_heading = "Judging a run")]
     pub timeline: Vec<PathBuf>,
     /// Model and GPU of the target, for shares of the GPU's peaks: a profile such as llama-3.1-8b@h100 [default: the simulated run's]

@@ -9,7 +9,7 @@ use super::OutputFormat;
 /// `plimsoll profile`
 #[derive(Args, Debug)]
 pub struct ProfileArgs {
-    /// Run folder, or trace files or folders: OTLP, Jaeger, Chrome or PyTorch, compressed or not
+    /// Run folder, or trace files or folders: OTLP, Jaeger, Chrome, PyTorch or Nsight Systems
     #[arg(required = true, value_name = "RUN|TRACES", value_parser = crate::named::run)]
     pub traces: Vec<PathBuf>,
     /// Traces before the change, repeatable

@@ -1,7 +1,7 @@
 //! `plimsoll profile` from the outside: a real export of vLLM, an application's traces, and each wrong file in one line.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -235,4 +235,121 @@ fn a_profilers_timeline_is_evidence_of_a_diagnosis() {
         let refused = plimsoll(&args);
         assert!(refused.code == 2 && refused.stderr.contains(word), "{args:?}: {}", refused.stderr);
     }
+}
+
+/// Part of a public export of Nsight Systems as Parquet files (`wire/fixtures/nsys/README.md`).
+const NSYS: &str = "nsys/two_h100_pqtdir";
+
+/// Writes the SQLite form of the export.
+fn database(folder: &Path) -> String {
+    let bytes = fs::read(fixture("nsys/two_h100.sqlite.gz")).expect("the fixture");
+    let path = folder.join("two_h100.sqlite");
+    let mut file = fs::File::create(&path).expect("created");
+    std::io::copy(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut file).expect("written");
+    path.display().to_string()
+}
+
+/// The expected figures were counted by a separate program that steps over every interval between two events (ns).
+#[test]
+fn an_export_of_nsight_systems_is_a_timeline() {
+    let read = plimsoll(&["profile", &fixture(NSYS), "--format", "json"]);
+    assert_eq!((read.code, read.stderr.as_str()), (0, ""));
+    let found = read.json();
+    let window = 8_879_037.0;
+    let near = |value: &Value, ns: f64| {
+        assert!(
+            (value.as_f64().expect("a share") - ns / window).abs() < 1e-9,
+            "{value} is not {ns} ns of {found}"
+        );
+    };
+    assert!((found["window_s"].as_f64().expect("a window") * 1e9 - window).abs() < 1.0);
+    for (at, busy, queued, host, exchange) in
+        [(0, 8_177_597.0, 314_063.0, 387_377.0, 811_392.0), (1, 7_770_025.0, 206_350.0, 902_662.0, 346_271.0)]
+    {
+        let device = &found["devices"][at];
+        assert_eq!((&device["device"], &device["activities"]), (&json!(format!("GPU {at}")), &json!(156)));
+        near(&device["busy"], busy);
+        near(&device["queued_idle"], queued);
+        near(&device["host_idle"], host);
+        near(&device["collective_alone"], exchange);
+    }
+    let kind = |name: &str| {
+        let kinds = found["kinds"].as_array().expect("kinds");
+        let one = kinds.iter().find(|one| one["kind"] == name).expect("the kind");
+        (one["count"].clone(), (one["total_s"].as_f64().expect("seconds") * 1e9).round())
+    };
+    assert_eq!(kind("collective"), (json!(4), 1_157_663.0));
+    assert_eq!(kind("copy"), (json!(76), 348_447.0));
+    assert_eq!(found["launches"]["count"], 296);
+    let layers = found["layers"].as_array().expect("layers");
+    let addmm = layers.iter().find(|one| one["layer"] == "aten::addmm").expect("a layer");
+    assert_eq!(
+        (&addmm["activities"], addmm["total_s"].as_f64().map(|s| (s * 1e9).round())),
+        (&json!(32), Some(3_220_507.0))
+    );
+    // 60.2 s after the start of the session.
+    let shown = plimsoll(&["show", &fixture(NSYS)]);
+    assert!(shown.stdout.contains("2026-05-26 07:59:50.37"), "{}", shown.stdout);
+}
+
+#[test]
+fn an_export_as_sqlite_needs_its_feature() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = database(folder.path());
+    let read = plimsoll(&["profile", &database, "--format", "json"]);
+    if cfg!(feature = "sqlite") {
+        assert_eq!(read.json(), plimsoll(&["profile", &fixture(NSYS), "--format", "json"]).json());
+        // The file is found in a folder of traces too.
+        let whole = plimsoll(&["profile", &folder.path().display().to_string(), "--format", "json"]);
+        assert_eq!(whole.json(), read.json());
+    } else {
+        assert!(read.code == 2 && read.stderr.contains("nsys export --type parquetdir"), "{}", read.stderr);
+    }
+}
+
+#[test]
+fn wrong_exports_are_named_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).expect("written");
+        path.display().to_string()
+    };
+    let report = write("a.nsys-rep", b"NVIDIA Tegra Profiler Report 2024@5@1@113");
+    let broken = write("broken.sqlite", &[&b"SQLite format 3\0"[..], &[7; 5_000]].concat());
+    let packed = fixture("nsys/two_h100.sqlite.gz");
+    let tables = folder.path().join("pqtdir");
+    fs::create_dir(&tables).expect("created");
+    fs::copy(fixture(&format!("{NSYS}/StringIds.parquet")), tables.join("StringIds.parquet"))
+        .expect("copied");
+    let tables = tables.display().to_string();
+    for (path, word) in [
+        (&report, "nsys export --type sqlite"),
+        (&broken, if cfg!(feature = "sqlite") { "can't be read as SQLite" } else { "--features sqlite" }),
+        (&packed, "must be uncompressed"),
+        (&tables, "without tables of Nsight Systems"),
+    ] {
+        for command in [vec!["profile", path], vec!["show", path]] {
+            let refused = plimsoll(&command);
+            assert!(refused.code == 2 && refused.stderr.contains(word), "{command:?}: {}", refused.stderr);
+            assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_timeline_of_another_time_is_noted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let name = run.display().to_string();
+    let args = ["simulate", "--profile", "demo", "--rate", "20/s", "--for", "30s", "-o", &name, "-q"];
+    assert_eq!(plimsoll(&args).code, 0);
+    let diagnose = || plimsoll(&["diagnose", &name, "--timeline", &fixture(NSYS)]).stderr;
+    assert!(diagnose().contains("recorded at another time than the run"));
+    // The run's axis begins 10 s before the first kernel.
+    let path = run.join("run.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+    manifest["clock"]["realtime_ns"] = json!(1_779_782_330_176_752_435_i64 + 50_200_000_000);
+    fs::write(&path, manifest.to_string()).expect("written");
+    assert!(!diagnose().contains("another time"));
 }

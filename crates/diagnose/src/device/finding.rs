@@ -39,6 +39,10 @@ pub struct DeviceFinding {
     pub devices: Vec<Device>,
     /// Device time by kind of work over all devices, longest first.
     pub kinds: Vec<KindTime>,
+    /// Device time by layer that launched it, longest first. Layers are ranges of a user (NVTX), modules and operators;
+    /// they are nested, so their shares do not add up.
+    #[serde(default)]
+    pub layers: Vec<LayerTime>,
     /// Kernels and copies with the longest times.
     pub top: Vec<Top>,
     /// Number of kernels and copies that are not in `top`.
@@ -91,6 +95,29 @@ pub struct KindTime {
     pub total_s: f64,
     /// Share of all device time (parallel streams count twice).
     pub share: f64,
+}
+
+/// Device time of the work that was launched inside a layer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LayerTime {
+    /// Name of the ranges, with `#` for numbers.
+    pub layer: String,
+    /// Number of different names with these numbers.
+    pub ranges: u64,
+    /// Number of kernels, copies and fills.
+    pub activities: u64,
+    /// Total device time in seconds.
+    pub total_s: f64,
+    /// Share of all device time.
+    pub share: f64,
+    /// Kind of work with the longest time in the layer.
+    pub kind: DeviceWork,
+    /// Share of that kind in the layer's device time.
+    pub kind_share: f64,
+    /// Name of the range with the longest device time.
+    pub longest: String,
+    /// Device time of the range with that name in seconds.
+    pub longest_s: f64,
 }
 
 /// The time of one kernel, copy or host function.

@@ -65,7 +65,19 @@ const WORDS: &[(DeviceWork, &[&str])] = &[
     ),
     (
         DeviceWork::Matmul,
-        &["gemm", "gemv", "cutlass", "cublas", "cijk_", "matmul", "wgmma", "splitk", "marlin", "dot_kernel"],
+        &[
+            "gemm",
+            "gemv",
+            "cutlass",
+            "cublas",
+            "cijk_",
+            "matmul",
+            "wgmma",
+            "splitk",
+            "marlin",
+            "dot_kernel",
+            "nvjet",
+        ],
     ),
     (DeviceWork::Norm, &["norm", "bn_fw", "bn_bw"]),
     (

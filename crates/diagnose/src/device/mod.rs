@@ -1,4 +1,4 @@
-//! Analysis of a profiler's timeline (PyTorch's Kineto): device utilisation, its kinds of work, and the reason for
+//! Analysis of a profiler's timeline (PyTorch's Kineto, Nsight Systems): device utilisation, its kinds of work, and the reason for
 //! idle time.
 //!
 //! A trace of requests shows which stage took the time. A profiler shows whether the stage used the device or the
@@ -9,11 +9,12 @@
 //! Attribution of whole gaps by their length was rejected: a gap of 20 µs is launch latency on one machine and host
 //! time on another. The launch's own time decides. The three kinds of time are exclusive and add up to the window.
 //!
-//! Reading order: [`kind`] (kinds of kernels), [`stretch`] (time intervals), `read` (input from spans), [`finding`]
+//! Reading order: [`kind`] (kinds of kernels), [`stretch`] (time intervals), `read` (input from spans), `layer` (ranges), [`finding`]
 //! (the output), [`judge`] below.
 
 pub mod finding;
 pub mod kind;
+mod layer;
 mod read;
 pub mod stretch;
 
@@ -22,9 +23,9 @@ use std::collections::{HashMap, HashSet};
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_model::TraceSpan;
 
-pub use finding::{Bound, Device, DeviceFinding, DeviceStep, HostShare, KindTime, Launches, Top};
+pub use finding::{Bound, Device, DeviceFinding, DeviceStep, HostShare, KindTime, Launches, LayerTime, Top};
 pub use kind::DeviceWork;
-pub use read::is_timeline;
+pub use read::{is_timeline, within};
 
 use read::{Host, Timeline, Work};
 use stretch::IntervalSet;
@@ -35,6 +36,8 @@ const MUCH: f64 = 0.25;
 const BUSY: f64 = 0.75;
 /// Minimum share of device work with known launches; below it, idle time is not split.
 const LAUNCHES_KNOWN: f64 = 0.9;
+/// Beginning of the name of a CUDA graph that was recorded as one piece of work (`wire/trace/nsys.rs`).
+const WHOLE_GRAPH: &str = "CUDA graph ";
 /// Maximum number of listed kernels and copies.
 const LISTED: usize = 12;
 /// Maximum number of listed host functions.
@@ -48,8 +51,9 @@ pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
     let tells = !timeline.work.is_empty() && known >= LAUNCHES_KNOWN * timeline.work.len() as f64;
     let lanes: Vec<Lane> =
         (0..timeline.devices.len()).map(|device| Lane::new(&timeline, device, window)).collect();
-    let devices: Vec<Device> =
+    let mut devices: Vec<Device> =
         timeline.devices.iter().zip(&lanes).map(|(name, lane)| lane.device(name, length_ns, tells)).collect();
+    devices.sort_by(|a, b| (a.device.len(), &a.device).cmp(&(b.device.len(), &b.device)));
     let (top, more) = top(&timeline);
     let mut finding = DeviceFinding {
         bound: Bound::NoDevice,
@@ -60,6 +64,7 @@ pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
             length_ns as f64 / 1e9
         },
         kinds: kinds(&timeline),
+        layers: layer::layers(&timeline),
         top,
         more,
         launches: launches(&timeline, window),
@@ -308,7 +313,7 @@ fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<DeviceStep
 /// Returns the bottleneck from the mean over the devices.
 fn verdict(finding: &DeviceFinding) -> (Bound, String) {
     if finding.devices.is_empty() {
-        let says = "no device work was recorded: only the host's part is shown; record the device too (ProfilerActivity.CUDA)";
+        let says = "no device work was recorded: only the host's part is shown; record the device too (ProfilerActivity.CUDA, or nsys --trace=cuda)";
         return (Bound::NoDevice, says.to_owned());
     }
     let mean = |of: &dyn Fn(&Device) -> f64| {
@@ -385,6 +390,13 @@ fn notes(timeline: &Timeline<'_>, finding: &DeviceFinding, tells: bool) -> Vec<S
         notes.push(format!(
             "the launches of {orphans} of {} pieces of device work are not in the trace: idle time is not split into the host's and the device's",
             timeline.work.len()
+        ));
+    }
+    let is_graph = |work: &&Work| timeline.names[work.name as usize].starts_with(WHOLE_GRAPH);
+    let graphs = timeline.work.iter().filter(is_graph).count();
+    if graphs > 0 {
+        notes.push(format!(
+            "{graphs} launches of CUDA graphs are one piece of work each: record their kernels with nsys --cuda-graph-trace=node"
         ));
     }
     if finding.bound == Bound::Host {

@@ -32,6 +32,19 @@ pub(super) struct Host {
     pub own_ns: i64,
     /// Set for calls of the device runtime.
     pub is_call: bool,
+    /// Index of the caller; `None` at the top.
+    pub parent: Option<u32>,
+    /// Set for ranges of a user, modules and operators.
+    pub is_range: bool,
+}
+
+/// Returns whether a host activity names a part of the program: a range of a user, a module or an operator.
+fn is_range(span: &TraceSpan) -> bool {
+    match category(span) {
+        "nvtx" | "user_annotation" | "cpu_op" | "Operator" => true,
+        "python_function" => span.name.starts_with("nn.Module: "),
+        _ => false,
+    }
 }
 
 #[derive(Default)]
@@ -72,6 +85,18 @@ pub fn is_timeline(spans: &[TraceSpan]) -> bool {
     spans
         .iter()
         .any(|span| matches!(sort(category(span)), Sort::Work(_) | Sort::Call) || category(span) == "cpu_op")
+}
+
+/// Returns the part of a timeline in a time range; `None` if no device work is in it.
+pub fn within(spans: &[TraceSpan], (from_ns, to_ns): (i64, i64)) -> Option<Vec<TraceSpan>> {
+    let is_in = |span: &&TraceSpan| span.start_ns < to_ns && span.end_ns > from_ns;
+    let clip = |span: &TraceSpan| TraceSpan {
+        start_ns: span.start_ns.max(from_ns),
+        end_ns: span.end_ns.min(to_ns),
+        ..span.clone()
+    };
+    let part: Vec<TraceSpan> = spans.iter().filter(is_in).map(clip).collect();
+    part.iter().any(|span| matches!(sort(category(span)), Sort::Work(_))).then_some(part)
 }
 
 /// Returns the name of the device.
@@ -119,7 +144,8 @@ pub(super) fn timeline(spans: &[TraceSpan]) -> Timeline<'_> {
         places.insert((span.trace, span.id), all.host.len() as u32);
         let name = names.place(&span.name);
         let (from, to) = (span.start_ns, span.end_ns);
-        all.host.push(Host { from, to, name, thread, own_ns: to - from, is_call });
+        let (own_ns, is_range) = (to - from, is_range(span));
+        all.host.push(Host { from, to, name, thread, own_ns, is_call, parent: None, is_range });
     }
     for span in spans {
         let parent = || span.parent.and_then(|parent| places.get(&(span.trace, parent)).copied());
@@ -142,7 +168,8 @@ pub(super) fn timeline(spans: &[TraceSpan]) -> Timeline<'_> {
                 });
             }
             Sort::Call | Sort::Host => {
-                if let Some(parent) = parent() {
+                if let (Some(parent), Some(own)) = (parent(), places.get(&(span.trace, span.id))) {
+                    all.host[*own as usize].parent = Some(parent);
                     own_of.push((parent as usize, span.took_ns()));
                 }
             }

@@ -2,7 +2,7 @@
 //! count by microseconds.
 
 use plimsoll_diagnose::device::stretch::IntervalSet;
-use plimsoll_diagnose::device::{Bound, DeviceFinding, DeviceWork, is_timeline, judge};
+use plimsoll_diagnose::device::{Bound, DeviceFinding, DeviceWork, is_timeline, judge, within};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
 
@@ -117,6 +117,61 @@ fn what_the_time_went_by_is_told_apart() {
     assert_eq!((host.bound, host.host_top[0].name.as_str()), (Bound::NoDevice, "aten::add"));
 }
 
+/// Three layers launch kernels: layer 0 attention of 30 µs and a product of 10, layer 1 attention of 50, layer 2 nothing.
+/// An outer range contains both, and an operator is inside layer 1.
+fn layered() -> Vec<TraceSpan> {
+    vec![
+        span(1, 0, "nvtx", "forward", (0, 300)),
+        span(2, 1, "nvtx", "model.layers.0.attn", (0, 100)),
+        span(3, 2, "cuda_runtime", "cudaLaunchKernel", (10, 12)),
+        span(4, 2, "cuda_runtime", "cudaLaunchKernel", (20, 22)),
+        span(5, 1, "nvtx", "model.layers.1.attn", (100, 200)),
+        span(6, 5, "cpu_op", "aten::sdpa", (110, 190)),
+        span(7, 6, "cuda_runtime", "cudaLaunchKernel", (120, 122)),
+        span(8, 1, "nvtx", "model.layers.2.attn", (200, 300)),
+        span(9, 3, "kernel", "flash_fwd_kernel", (30, 60)),
+        span(10, 4, "kernel", "nvjet_tst_192x192", (60, 70)),
+        span(11, 7, "kernel", "flash_fwd_kernel", (130, 180)),
+        span(12, 0, "kernel", "CUDA graph 3", (400, 410)),
+    ]
+}
+
+#[test]
+fn device_time_is_told_by_the_ranges_that_launched_it() {
+    let found = judge(&layered());
+    let shown = |name: &str| {
+        let one = found.layers.iter().find(|one| one.layer == name);
+        let one = one.unwrap_or_else(|| panic!("no {name}: {:?}", found.layers));
+        ((one.ranges, one.activities), (1e6 * one.total_s).round() as i64, one.kind)
+    };
+    assert_eq!(shown("forward"), ((1, 3), 90, DeviceWork::Attention));
+    assert_eq!(shown("model.layers.#.attn"), ((2, 3), 90, DeviceWork::Attention));
+    assert_eq!(shown("aten::sdpa"), ((1, 1), 50, DeviceWork::Attention));
+    assert_eq!(found.layers.len(), 3, "layer 2 launched nothing");
+    let layer = &found.layers[1];
+    assert_eq!(
+        (layer.longest.as_str(), layer.layer.as_str()),
+        ("model.layers.1.attn", "model.layers.#.attn")
+    );
+    near(layer.longest_s, 50e-6);
+    near(layer.share, 0.9);
+    near(layer.kind_share, 80.0 / 90.0);
+    // The kernels of a graph that was recorded as one piece are unknown.
+    assert!(found.notes.iter().any(|note| note.contains("--cuda-graph-trace=node")), "{:?}", found.notes);
+}
+
+#[test]
+fn a_timeline_is_cut_to_the_time_of_a_run() {
+    // From 50 µs: 10 of the first kernel, the second and the third; layer 0 has its product alone.
+    let part = within(&layered(), (50_000, 200_000)).expect("device work");
+    let found = judge(&part);
+    let kinds: Vec<(DeviceWork, u64, i64)> =
+        found.kinds.iter().map(|kind| (kind.kind, kind.count, (1e6 * kind.total_s).round() as i64)).collect();
+    assert_eq!(kinds, [(DeviceWork::Attention, 2, 60), (DeviceWork::Matmul, 1, 10)]);
+    assert!(part.iter().all(|span| span.start_ns >= 50_000 && span.end_ns <= 200_000));
+    assert_eq!(within(&layered(), (200_000, 300_000)), None, "no device work");
+}
+
 #[test]
 fn a_trace_of_requests_is_no_timeline() {
     let mut request = span(1, 0, "http", "POST /v1/chat/completions", (0, 10));
@@ -129,6 +184,7 @@ fn a_trace_of_requests_is_no_timeline() {
 fn names_of_kernels_say_what_they_do() {
     for (name, kind) in [
         ("ampere_sgemm_32x32_sliced1x4_tn", DeviceWork::Matmul),
+        ("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN", DeviceWork::Matmul),
         ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32", DeviceWork::Matmul),
         ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw", DeviceWork::Convolution),
         ("cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1", DeviceWork::Convolution),

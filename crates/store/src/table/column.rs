@@ -10,7 +10,7 @@ use std::fs::File;
 use parquet::basic::Type as Physical;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType};
 use parquet::file::writer::SerializedRowGroupWriter;
-use plimsoll_model::SharedText;
+use plimsoll_model::{AttributeValue, SharedText};
 
 use super::ColumnValue;
 use super::feed::{ParquetResult, fault};
@@ -269,6 +269,34 @@ pub(crate) fn texts<W: 'static, R: 'static, E: 'static>(
             lists(name, chunks.texts(name, 1)?, move |row, values| {
                 let texts = values.iter().map(|text| utf8(name, text).map(str::to_owned));
                 set(row, texts.collect::<ParquetResult<_>>()?).map_err(fault)
+            })
+        },
+    )
+}
+
+/// Returns a column with any value, which is read into cell `at` of a row: a text, a whole number, or null.
+pub(crate) fn cell(name: &'static str, at: usize) -> Column<(), Vec<Option<AttributeValue>>> {
+    Column::new::<ByteArrayType>(
+        (Many::OneOrNone, name, "STRING"),
+        |_: &(), cells| cells.maybe(None),
+        move |chunks| {
+            let set = move |row: &mut Vec<Option<AttributeValue>>, value: Option<AttributeValue>| {
+                if let Some(cell) = row.get_mut(at) {
+                    *cell = value;
+                }
+            };
+            if chunks.is_text(name) {
+                let text = move |value: &ByteArray| {
+                    ParquetResult::Ok(AttributeValue::Text(utf8(name, value)?.to_owned()))
+                };
+                return some(chunks.texts(name, 0)?, move |row, value| {
+                    set(row, value.map(text).transpose()?);
+                    Ok(())
+                });
+            }
+            some(i64::find(chunks, name, 0)?, move |row, value| {
+                set(row, value.copied().map(AttributeValue::Int));
+                Ok(())
             })
         },
     )

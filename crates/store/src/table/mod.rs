@@ -12,8 +12,8 @@ mod thrift;
 mod write;
 
 pub(crate) use column::{
-    Column, ColumnFn, StoreResult, list, maybe, maybe_text, maybe_word, not_zero, one, shared_text, text,
-    texts, word,
+    Column, ColumnFn, StoreResult, cell, list, maybe, maybe_text, maybe_word, not_zero, one, shared_text,
+    text, texts, word,
 };
 pub(crate) use read::{each_batch, each_fact, each_group, read_rows};
 pub(crate) use write::Table;

@@ -457,6 +457,14 @@ impl<'g> Chunks<'g> {
         Ok(same.filter(|value| nesting == 0 || value.is_none()))
     }
 
+    /// Returns whether the column exists and contains texts.
+    pub(super) fn is_text(&self, name: &str) -> bool {
+        let columns = self.group.metadata().columns();
+        let named =
+            |c: &&ColumnChunkMetaData| c.column_path().parts().first().is_some_and(|part| part == name);
+        columns.iter().find(named).is_some_and(|c| c.column_type() == Physical::BYTE_ARRAY)
+    }
+
     /// Returns the index of the column with this name, if it exists. A list's element counts as its list.
     fn index(&self, name: &'static str, nesting: i16) -> ParquetResult<Option<usize>> {
         let schema = self.group.metadata().schema_descr();

@@ -7,14 +7,15 @@
 const SHOWN: (usize, usize) = (40, 16);
 
 /// Beginnings of known formats.
-const KNOWN: [(&[u8], &str); 13] = [
+const KNOWN: [(&[u8], &str); 14] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ\0", "xz"),
     (b"PK\x03\x04", "a ZIP archive"),
     (b"PAR1", "Parquet"),
-    (b"SQLite format 3\0", "an SQLite database"),
+    (b"SQLite format 3\0", "an SQLite database (an export of Nsight Systems must be uncompressed)"),
+    (b"NVIDIA Tegra Profiler Report", "a report of Nsight Systems: run nsys export --type sqlite"),
     (b"ARROW1", "an Arrow file"),
     (b"\x89HDF", "an HDF5 file"),
     (b"\x7fELF", "a program or library (ELF)"),

@@ -10,7 +10,7 @@
 //! - [`feed`], files while their bytes arrive
 //! - [`mod@otlp`] on the crate's `protobuf`: OTLP in both directions
 //! - `document`: any JSON, on `scan`; `loose`: a span as an object; `attributes`
-//! - `chrome` on `timeline`: slices of threads become nested spans
+//! - `chrome` and [`nsys`] on `timeline`: slices of threads become nested spans
 //! - [`export`], responses of a receiver; [`client`]: Plimsoll's attempts as spans
 //! - `id` and `origin`: small helpers
 
@@ -23,6 +23,7 @@ pub mod feed;
 pub(crate) mod id;
 mod looks;
 mod loose;
+pub mod nsys;
 mod origin;
 pub mod otlp;
 mod scan;
@@ -48,6 +49,8 @@ plimsoll_model::named! {
         Jaeger => "Jaeger JSON",
         /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
         Chrome => "Chrome trace",
+        /// Tables of Nsight Systems (`nsys export`).
+        Nsys => "Nsight Systems",
     }
 }
 
@@ -112,7 +115,9 @@ pub enum TraceError {
         /// Field name, and its error.
         what: String,
     },
-    #[error("no traces in it: expected OTLP (protobuf or JSON), Jaeger or Chrome/Kineto JSON, found {found}")]
+    #[error(
+        "no traces in it: expected OTLP (protobuf or JSON), Jaeger, Chrome/Kineto JSON or an Nsight Systems export, found {found}"
+    )]
     Unknown {
         /// Description of the bytes at the start.
         found: String,

@@ -9,7 +9,7 @@ use plimsoll_diagnose::device::{self, DeviceFinding};
 use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, DiagnosisOutcome, Layer, RunData, diagnose};
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_measure::server_side::ServerSide;
-use plimsoll_model::{Level, Manifest};
+use plimsoll_model::{At, Level, Manifest};
 use plimsoll_plan::roofline::{self, LevelRoofline};
 use plimsoll_report::diagnose as page;
 use plimsoll_watchd::record::KIND;
@@ -47,7 +47,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     }
     let before = baseline_folder(args)?.map(|base| before(&base, dir)).transpose()?;
     let budget = budget(args)?;
-    let device = device(args)?;
+    let device = device(args, &rows.manifest)?;
     let spec = DiagnoseSpec { level: level(args, &rows)?, ..DiagnoseSpec::default() };
     let whole = RunData::of(&rows.manifest, &rows.attempts, &rows.samples);
     let (candidate, own) = match of_alert(args, &rows.manifest) {
@@ -188,13 +188,24 @@ fn of_levels(args: &DiagnoseArgs) -> Option<&'static str> {
     given.iter().find(|(given, _)| *given).map(|(_, flag)| *flag)
 }
 
-/// Returns the finding from the profiler timelines of `--timeline`.
-fn device(args: &DiagnoseArgs) -> Result<Option<DeviceFinding>, Stop> {
+/// Returns the finding from the profiler timelines of `--timeline`: the part during the run, else the whole.
+fn device(args: &DiagnoseArgs, manifest: &Manifest) -> Result<Option<DeviceFinding>, Stop> {
     if args.passive.timeline.is_empty() {
         return Ok(None);
     }
-    let now = profile::timeline_of("--timeline", &args.passive.timeline)?;
-    Ok(Some(device::judge(&now)))
+    let whole = profile::timeline_of("--timeline", &args.passive.timeline)?;
+    let is_judged = |level: &&Level| args.passive.level.is_none_or(|id| level.id == id);
+    let levels = || manifest.levels.iter().filter(is_judged);
+    let range = levels().map(|level| level.start).min().zip(levels().map(|level| level.drained).max());
+    let at = |at: At| manifest.clock.realtime_ns.saturating_add(at.0);
+    let Some((from, to)) = range else { return Ok(Some(device::judge(&whole))) };
+    let part = device::within(&whole, (at(from), at(to)));
+    if part.is_none() {
+        out::note(
+            "--timeline: recorded at another time than the run, or without a wall clock; all of it is judged",
+        );
+    }
+    Ok(Some(device::judge(part.as_ref().unwrap_or(&whole))))
 }
 
 /// Returns the ceilings of `--budget` that apply to every request.
