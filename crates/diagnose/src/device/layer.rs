@@ -13,6 +13,9 @@ use super::read::Timeline;
 /// Maximum number of listed layers.
 const LISTED: usize = 16;
 
+/// Maximum depth of callers, because the parents in a foreign trace may form a circle.
+const DEEPEST: usize = 1_000;
+
 #[derive(Default)]
 struct Sum {
     count: u64,
@@ -23,18 +26,19 @@ struct Sum {
 
 /// Returns the layers by device time, longest first.
 pub(super) fn layers(timeline: &Timeline<'_>) -> Vec<LayerTime> {
-    let steps: Vec<String> = timeline.steps.iter().map(|(name, ..)| without_numbers(name)).collect();
+    // The names of steps differ only in numbers.
+    let step = timeline.steps.first().map(|(name, ..)| without_numbers(name));
     let groups: Vec<String> = timeline.names.iter().map(|name| without_numbers(name)).collect();
     let mut sums: HashMap<&str, Sum> = HashMap::new();
     for work in &timeline.work {
         let ns = work.to - work.from;
-        let mut at = work.launch;
+        let caller = |place: &u32| timeline.host.get(*place as usize)?.parent;
         let mut seen: Vec<&str> = Vec::new();
-        while let Some(host) = at.and_then(|at| timeline.host.get(at as usize)) {
-            at = host.parent;
+        for place in std::iter::successors(work.launch, caller).take(DEEPEST) {
+            let host = &timeline.host[place as usize];
             let group = groups[host.name as usize].as_str();
             // A range inside its like counts once.
-            if !host.is_range || seen.contains(&group) || steps.iter().any(|step| step == group) {
+            if !host.is_range || seen.contains(&group) || step.as_deref() == Some(group) {
                 continue;
             }
             seen.push(group);

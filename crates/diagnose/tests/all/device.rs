@@ -156,6 +156,14 @@ fn device_time_is_told_by_the_ranges_that_launched_it() {
     near(layer.longest_s, 50e-6);
     near(layer.share, 0.9);
     near(layer.kind_share, 80.0 / 90.0);
+    // Ranges that are each other's parent end the walk.
+    let circle = [
+        span(1, 2, "nvtx", "a", (0, 9)),
+        span(2, 1, "nvtx", "b", (0, 9)),
+        span(3, 1, "cuda_runtime", "cudaLaunchKernel", (1, 2)),
+        span(4, 3, "kernel", "gemm", (3, 5)),
+    ];
+    assert_eq!(judge(&circle).layers.iter().map(|one| one.layer.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     // The kernels of a graph that was recorded as one piece are unknown.
     assert!(found.notes.iter().any(|note| note.contains("--cuda-graph-trace=node")), "{:?}", found.notes);
 }
