@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use plimsoll_wire::kserve::batching::CompiledBatch;
 
 use super::{OutputFormat, PriceArgs};
 
@@ -113,6 +114,15 @@ pub struct DoctorArgs {
     /// Duration of the load
     #[arg(long = "for", value_name = "TIME", default_value = "5s", requires = "url")]
     pub window: String,
+    /// Compiled batch sizes of a TensorRT plan behind Triton: --minShapes, --optShapes and --maxShapes in rows
+    #[arg(long, value_name = "MIN,OPT,MAX", requires = "url")]
+    pub compiled_batch: Option<CompiledBatch>,
+    /// Latency limit for Triton's queue delay, repeatable: "e2e p95 < 50ms"
+    #[arg(long = "slo", value_name = "LIMIT", value_delimiter = ',', requires = "url")]
+    pub slo: Vec<String>,
+    /// Budget file in place of --slo
+    #[arg(long, short = 'b', value_name = "FILE", conflicts_with = "slo", requires = "url")]
+    pub budget: Option<PathBuf>,
     /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,

@@ -162,6 +162,43 @@ fn triton_is_measured_and_agrees() {
     assert!(words.contains("Exceeds maximum queue size"), "{words}");
 
     the_engine_refuses_alike(&triton);
+    the_doctor_reads_the_batcher(&triton);
+}
+
+/// The doctor's batches are those of Triton's counters, and its rules name the settings that contradict a compiled profile.
+fn the_doctor_reads_the_batcher(triton: &Real) {
+    let metrics = || get(triton.port + 2, "/metrics").expect("a metrics page");
+    let before = metrics();
+    let url = format!("http://127.0.0.1:{}", triton.port);
+    let fixed =
+        ["doctor", &url, "--model", "lockstep", "--protocol", "kserve", "--format", "json", "--for", "2s"];
+    let more = ["--concurrency", "8", "--slo", "e2e p95 < 5ms", "--compiled-batch", "1,4,12"];
+    let ended = plimsoll(&[&fixed[..], &more].concat());
+    assert!(ended.code == 0 || ended.code == 4, "{}", ended.stderr);
+    let Counted { success, batches, queue_us, .. } = counted(&before, &metrics());
+    let json = ended.json();
+    let of = |check: &str| -> Vec<&str> {
+        let own = json.as_array().expect("a list").iter().filter(|own| own["check"] == check);
+        own.filter_map(|own| own["found"].as_str()).collect()
+    };
+    let all = format!("{} in {} (", counted_as(success, "request"), counted_as(batches, "execution"));
+    assert!(of("batches").iter().any(|found| found.starts_with(&all)), "{all}: {json}");
+    let waits =
+        format!("a request waits {} of ", plimsoll_report::figure::duration_ns(1e3 * queue_us / success));
+    assert!(of("queue time").iter().any(|found| found.starts_with(&waits)), "{waits}: {json}");
+    // The model takes 5 ms a batch and 1 ms a row, which the limit does not allow and a large batch shares.
+    for (check, says) in [
+        ("batcher", "dynamic batching to 16 rows, delay 0 µs; max_batch_size 16, 1 instance"),
+        ("compiled profile", "the compiled profile has 1 to 12 rows, max_batch_size is 16"),
+        ("preferred sizes", "preferred 16 is outside the compiled 1 to 12 rows"),
+        ("queue delay", "limit 5.00 ms (e2e p95)"),
+    ] {
+        assert!(of(check).iter().any(|found| found.contains(says)), "{says}: {json}");
+    }
+}
+
+fn counted_as(n: f64, one: &str) -> String {
+    plimsoll_report::figure::counted(n as u64, one)
 }
 
 /// Right and wrong requests to this Triton and to an engine that declares the same inputs: status and words are equal.

@@ -101,6 +101,26 @@ fn the_doctor_looks_while_the_endpoint_works() {
     assert_eq!(ended.code, 5, "{}", ended.stderr);
 }
 
+/// The embedded engine reports the configuration of its batcher, and no statistics.
+#[test]
+fn the_doctor_says_what_it_cannot_know_of_a_batcher() {
+    let engine = Engine::start("resnet50-triton@a100");
+    let doctor = |more: &[&str]| {
+        plimsoll(&[&["doctor", &engine.url, "--protocol", "kserve", "--for", "500ms"][..], more].concat())
+    };
+    let ended = doctor(&["--compiled-batch", "1,4,8"]);
+    for says in ["dynamic batching", "reports no statistics", "the compiled profile has 1 to 8 rows"] {
+        assert!(ended.stdout.contains(says), "{says}: {} {}", ended.stdout, ended.stderr);
+    }
+    for (more, says) in [
+        (["--slo", "tpot p99 < 5ms"], "no limit on e2e or ttft"),
+        (["--compiled-batch", "8,4,1"], "write MIN,OPT,MAX"),
+    ] {
+        let ended = doctor(&more);
+        assert!(ended.code == 2 && ended.stderr.contains(says), "{}", ended.stderr);
+    }
+}
+
 #[test]
 fn a_target_that_fails_is_a_source_that_is_not_there() {
     let (ended, asked) = run(&[], |_, socket| reply(socket, "502 Bad Gateway", "", "no upstream"));

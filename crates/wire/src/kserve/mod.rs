@@ -10,6 +10,7 @@
 //! Reading order:
 //!
 //! - [`metadata`], metadata of a server and of a model
+//! - [`batching`], Triton's batcher: its configuration and its statistics
 //! - `request`: tensors → body
 //! - `answer`: body → verdict
 //! - [`grpc`], messages
@@ -17,6 +18,7 @@
 //! - [`server`] and `check`: the embedded engine's side
 
 pub(crate) mod answer;
+pub mod batching;
 pub(crate) mod call;
 mod check;
 pub mod grpc;

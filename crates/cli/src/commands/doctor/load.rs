@@ -13,6 +13,7 @@ use plimsoll_report::figure;
 use plimsoll_workload::{Prompts, Scenario, Schedule, parse_span};
 use serde_json::json;
 
+use super::triton::{self, TritonModels};
 use crate::exit::Stop;
 use crate::flags::{DoctorArgs, TargetArgs};
 use crate::measure::{look, random};
@@ -25,8 +26,10 @@ const EVERY: Span = Span::from_millis(2);
 /// Sends the load and returns its effect on this machine.
 pub fn under_load(args: &DoctorArgs, url: &str) -> Result<Vec<DoctorFinding>, Stop> {
     let window = parse_span(&args.window).map_err(|e| Stop::usage(format!("--for {e}")))?;
+    let limits = triton::limits(args)?;
     let mut scenario = scenario(args, url)?;
     look(&mut scenario, None)?.say(&mut Screen::new(false));
+    let models = TritonModels::read(&scenario.target);
     let plan = plan(&scenario, args.concurrency, window)?;
     let config = ClientConfig {
         target: scenario.target.clone(),
@@ -56,6 +59,7 @@ pub fn under_load(args: &DoctorArgs, url: &str) -> Result<Vec<DoctorFinding>, St
         findings.push(doctor::punctual("pacer under load", &lateness));
     }
     findings.extend(level.generator.run_queue_share_max.map(|share| waited(share, finished)));
+    findings.extend(models.findings(&scenario.target, args, (&limits, finished as u64)));
     Ok(findings)
 }
 

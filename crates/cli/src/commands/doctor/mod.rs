@@ -1,6 +1,8 @@
 //! `plimsoll doctor` checks whether this machine can measure reliably.
 
+mod batching;
 mod load;
+mod triton;
 
 use plimsoll_client::doctor::{self, CheckSeverity};
 use plimsoll_report::table::TextTable;
