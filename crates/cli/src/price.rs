@@ -21,16 +21,36 @@ pub const FLAG: &str = "--price";
 /// Returns the bill that the flags request; `None` without `--price`.
 ///
 /// # Errors
-/// The price, its file or its numbers are wrong.
+/// The price, its file or its numbers are wrong, or there are GPUs without a price.
 pub fn bill(args: &PriceArgs, target: Option<&Fingerprint>) -> Result<Option<Bill>, Stop> {
+    match (&args.price, args.gpus) {
+        (None, Some(_)) => Err(Stop::usage("--gpus: needs a price; add --price 2.49USD/gpu-hour")),
+        _ => optional(args, target),
+    }
+}
+
+/// Returns the bill as [`bill`] does, for callers that use the number of GPUs without a price too.
+///
+/// # Errors
+/// As for [`bill`], but a price may be missing.
+pub fn optional(args: &PriceArgs, target: Option<&Fingerprint>) -> Result<Option<Bill>, Stop> {
+    if args.gpus == Some(0) {
+        return Err(Stop::usage("--gpus 0: an endpoint has at least 1"));
+    }
     let Some(mut spec) = spec(args, FLAG)? else { return Ok(None) };
     if let Some(target) = target {
-        let known = |key: &str| target.facts.get(key)?.as_deref()?.parse::<u32>().ok();
-        spec.replicas = spec.replicas.or_else(|| known("replicas"));
-        let all = || known("replicas")?.checked_mul(known("tensor_parallel")?);
-        spec.gpus = spec.gpus.or_else(all);
+        spec.replicas = spec.replicas.or_else(|| known(target, "replicas"));
+        spec.gpus = spec.gpus.or_else(|| all_gpus(target));
     }
     spec.bill().map(Some).map_err(|e| unusable(args, FLAG, &e))
+}
+
+fn known(target: &Fingerprint, key: &str) -> Option<u32> {
+    target.facts.get(key)?.as_deref()?.parse().ok()
+}
+
+fn all_gpus(target: &Fingerprint) -> Option<u32> {
+    known(target, "replicas")?.checked_mul(known(target, "tensor_parallel")?)
 }
 
 /// Returns the price of replicas whose number varies; `None` if no price is set. `origin` is [`FLAG`] or a
@@ -58,10 +78,19 @@ fn unusable(args: &PriceArgs, origin: &str, why: &PriceError) -> Stop {
     Stop::usage(format!("{origin} {}: {why}", args.price.as_deref().unwrap_or_default()))
 }
 
-/// Adds the costs to the findings if a price is set.
+/// Adds the costs and the throughput per GPU to the findings, as far as the price and the GPUs are known.
 pub fn put(findings: &mut Findings, args: &PriceArgs, target: &Fingerprint) -> Result<(), Stop> {
-    findings.cost = bill(args, Some(target))?.map(|bill| cost(findings, &bill));
+    let bill = optional(args, Some(target))?;
+    add(findings, bill, args.gpus, target);
     Ok(())
+}
+
+/// Adds the costs of a parsed price, and the throughput per GPU.
+pub fn add(findings: &mut Findings, bill: Option<Bill>, gpus: Option<u32>, target: &Fingerprint) {
+    let priced = bill.as_ref().and_then(|bill| bill.given.gpus);
+    let gpus = gpus.or(priced).or_else(|| all_gpus(target));
+    findings.pareto.iter_mut().for_each(|curve| curve.set_gpus(gpus));
+    findings.cost = bill.map(|bill| cost(findings, &bill));
 }
 
 /// Parses a price or reads its file. A price starts with a number and has a slash after its currency; other text is a file name.

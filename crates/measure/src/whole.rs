@@ -9,7 +9,8 @@ use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample, TimeBa
 
 use crate::columns::Columns;
 use crate::findings::{
-    CapacityLine, CapacityLines, FINDINGS_SCHEMA, Findings, Held, LoadKeptUp, Reading, SustainedLine,
+    CapacityLine, CapacityLines, FINDINGS_SCHEMA, Findings, Held, LoadKeptUp, ParetoCurve, Reading,
+    SustainedLine,
 };
 use crate::gather::LevelAccumulator;
 use crate::lines::{self, LineLevel, LineSpec};
@@ -225,6 +226,7 @@ pub fn findings(observed: &[LineLevel], spec: &LineSpec, is_sweep: bool) -> Find
         validity,
         lines: all_lines,
         curves,
+        pareto: ParetoCurve::all(&levels),
         levels,
         cost: None,
         server: None,

@@ -41,6 +41,7 @@ pub mod levers;
 pub mod mlflow;
 mod network;
 pub mod paint;
+mod pareto;
 pub mod plan;
 pub mod plan_envelope;
 mod plan_tables;

@@ -14,7 +14,7 @@ use crate::endpoints::{self, GroupNames};
 use crate::headline::headline;
 use crate::table::TextTable;
 use crate::words;
-use crate::{cold_start, cost, figure, network, server};
+use crate::{cold_start, cost, figure, network, pareto, server};
 
 /// The amount of detail in the output.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -38,6 +38,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, detail: TextDetail) -> S
     findings.lines.iter().for_each(|lines| lines_of(&mut page, lines, detail));
     let curves = findings.curves.iter().filter(|curve| !curve.points.is_empty());
     curves.for_each(|found| curve(&mut page, found, detail));
+    findings.pareto.iter().for_each(|curve| pareto::fill(&mut page, curve, full));
     // The curve of a sweep contains the levels' leading figures.
     if full || findings.curves.is_empty() {
         detailed(findings).into_iter().for_each(|found| level(&mut page, found, (manifest, &groups), detail));

@@ -26,7 +26,7 @@ use crate::measure::{
 };
 use crate::resolve::{self, Draft};
 use crate::shard::{ShardRequest, Upload, UploadTarget, of_shard};
-use crate::{out, screen::Screen};
+use crate::{out, price, screen::Screen};
 
 pub struct PreparedSweep {
     pub scenario: Scenario,
@@ -37,6 +37,8 @@ pub struct PreparedSweep {
     pub more: Vec<(&'static str, String)>,
     /// Price of the endpoint; `None` if unknown.
     pub cost: Option<Bill>,
+    /// GPUs of the endpoint; `None` if the price or the target states them, or if they are unknown.
+    pub gpus: Option<u32>,
     /// Command that repeats the sweep; `None` to derive it from the settings.
     pub reproduce: Option<String>,
     /// Simulated target; `None` for a live endpoint.
@@ -144,7 +146,10 @@ pub fn plan(
         traffic.push((name, arrivals));
     }
     let more = search_flags(search, slo);
-    let cost = resolve::cost(price, &scenario)?;
+    let cost = match price.price {
+        Some(_) => resolve::cost(price, &scenario)?,
+        None => price::optional(price, None)?,
+    };
     let spec = SweepSpec {
         traffic: traffic.iter().map(|(name, _)| name.clone()).collect(),
         time: span("time", &search.time)?,
@@ -165,6 +170,7 @@ pub fn plan(
         traffic,
         more,
         cost,
+        gpus: price.gpus,
         reproduce: None,
         world: None,
         shard: None,
@@ -190,7 +196,7 @@ pub fn measure(
 ) -> Result<SweepDone, Stop> {
     let mut sweep = Sweep::new(plan.spec.clone()).map_err(|e| Stop::usage(e.to_string()))?;
     let spelt = spell(&plan, &preview(&plan));
-    let PreparedSweep { scenario, spec, traffic, more, cost, reproduce, world, shard, put } = plan;
+    let PreparedSweep { scenario, spec, traffic, more, cost, gpus, reproduce, world, shard, put } = plan;
     let SweepSpec { max_rate: max_rate_per_s, max_requests, max_errors, .. } = spec;
     let limits = StopLimits { max_rate_per_s, max_requests, max_errors };
     Screen::new(output.quiet).say(&spelt);
@@ -225,7 +231,7 @@ pub fn measure(
     let stopped = measure.interrupted();
     let mut findings = sweep.findings();
     measure.tell(&mut findings);
-    findings.cost = cost.map(|bill| plimsoll_judge::cost::cost(&findings, &bill));
+    price::add(&mut findings, cost, gpus, &measure.target());
     let closed = measure.finish(&findings);
     let page = report::write(&closed.dir, None, &closed.manifest, &findings);
     let page = page.map_err(|e| out::note(&format!("plimsoll: no report: {e}"))).ok();

@@ -12,7 +12,7 @@ pub struct ExportArgs {
     /// Output of a budget (rules, dashboard, openslo, keda or tail-sampling), or a run folder with --as
     #[arg(value_name = "WHAT|RUN")]
     pub what: String,
-    /// Format of a run: csv, benchmark-report, mlflow or otlp
+    /// Format of a run: csv, benchmark-report, mlflow, mlperf-endpoints or otlp
     #[arg(long = "as", value_enum, value_name = "FORMAT", conflicts_with_all = ["budget", "source", "labels", "queue_per_replica", "deployment", "prometheus", "format"])]
     pub run_format: Option<RunFormat>,
     /// MLflow experiment, created if missing [default: plimsoll]
@@ -68,6 +68,8 @@ pub enum RunFormat {
     BenchmarkReport,
     /// Run on an MLflow tracking server (-o URL)
     Mlflow,
+    /// MLPerf Endpoints: a run folder for each level (-o FOLDER)
+    MlperfEndpoints,
     /// OTLP JSON lines, one client span per attempt
     Otlp,
 }

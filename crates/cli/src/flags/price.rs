@@ -8,7 +8,7 @@ pub struct PriceArgs {
     /// Price: 2.49USD/gpu-hour, 9.9USD/replica-hour, 20USD/h, 0.5,1.5USD/Mtok (input,output), or a price file
     #[arg(long, value_name = "PRICE|FILE", help_heading = "Price")]
     pub price: Option<String>,
-    /// GPUs of the endpoint, over all replicas (for a price per GPU-hour)
-    #[arg(long, value_name = "N", requires = "price", help_heading = "Price")]
+    /// GPUs of the endpoint, over all replicas
+    #[arg(long, value_name = "N", help_heading = "Price")]
     pub gpus: Option<u32>,
 }

@@ -470,6 +470,11 @@ impl MeasurementSession {
         }
     }
 
+    /// Returns the identity of the target.
+    pub fn target(&self) -> Fingerprint {
+        self.writer.manifest().target
+    }
+
     /// Computes the findings of the kept levels.
     pub fn analyse(&self) -> Findings {
         let manifest = self.writer.manifest();

@@ -319,3 +319,59 @@ fn a_run_that_cannot_be_exported_is_refused_in_one_line() {
         assert!(ended.stderr.contains(word), "{args:?}: {}", ended.stderr);
     }
 }
+
+/// The importer verifies the aggregates of the exported files against their events, and reads the requests that were sent.
+#[test]
+fn a_sweep_as_mlperf_endpoints_is_read_back_as_it_was() {
+    let (folder, run) = run_folder();
+    let args = ["simulate", "--profile", "demo", "--sweep", "--time", "60s", "--gpus", "2", "-o", &run];
+    let ended = plimsoll(&args);
+    assert!([0, 3, 4].contains(&ended.code), "{}", ended.stderr);
+    let to = folder.path().join("mlperf");
+    let ended = plimsoll(&["export", &run, "--as", "mlperf-endpoints", "-o", &to.display().to_string()]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let shown = plimsoll(&["show", &run, "--format", "json"]).json();
+    let points = shown["findings"]["pareto"][0]["points"].as_array().expect("points").clone();
+    // One in flight is measured twice, into two folders.
+    let closed: Vec<&Value> =
+        points.iter().filter(|point| point["load"]["concurrency"].as_u64() > Some(1)).collect();
+    assert!(closed.len() > 1, "{points:?}");
+    for point in closed {
+        let concurrency = &point["load"]["concurrency"];
+        let own = to.join(format!("r{concurrency}"));
+        let read = |name: &str| std::fs::read_to_string(own.join(name)).expect(name);
+        let summary: Value = serde_json::from_str(&read("performance/result_summary.json")).expect("JSON");
+        let disclosed: Value = serde_saphyr::from_str(&read("point.yaml")).expect("YAML");
+        assert_eq!(&disclosed["concurrency"], concurrency);
+        // By the definition of the rules, and by ours within the gap between two neighbours.
+        let number = |value: &Value| value.as_f64().expect("a number");
+        let user = 1e9 / number(&summary["tpot"]["percentiles"]["90.0"]);
+        assert!((number(&summary["tps_per_user"]) / user - 1.0).abs() < 1e-12);
+        let ours = &point["tokens_per_s_per_user"];
+        let ours = number(ours.get("value").unwrap_or(&ours["seen"]["value"]));
+        assert!((ours / user - 1.0).abs() < 0.03, "{ours} and {user}");
+        let back = folder.path().join(format!("back-{concurrency}")).display().to_string();
+        let ended = plimsoll(&["import", &own.display().to_string(), "-o", &back]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(ended.stdout.contains("37 of 37 aggregates match"), "{}", ended.stdout);
+        let again = plimsoll(&["show", &back, "--format", "json"]).json();
+        let (level, was) = (&again["findings"]["levels"][0]["summary"], &shown["findings"]["levels"]);
+        let was = &was.as_array().expect("levels").iter().find(|l| l["summary"]["level"] == point["level"]);
+        let was = &was.expect("the level")["summary"];
+        assert_eq!(level["load"], was["load"]);
+        for metric in ["ttft_after_send", "e2e_after_send"] {
+            // Intervals differ: equal due times of a closed loop have another order in the file.
+            for figure in ["n", "infinite", "max_s", "mean_finite_s"] {
+                let [back, was] = [level, was].map(|level| &level["latency"][metric][figure]);
+                assert_eq!(back, was, "{figure} of {metric} at {concurrency}");
+            }
+            for p in ["p50", "p90", "p99"] {
+                let value = |level: &Value| {
+                    let reading = &level["latency"][metric][p];
+                    reading.get("value").unwrap_or(&reading["seen"]["value"]).clone()
+                };
+                assert_eq!(value(level), value(was), "{p} of {metric} at {concurrency}");
+            }
+        }
+    }
+}

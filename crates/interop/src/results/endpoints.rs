@@ -90,7 +90,11 @@ pub(super) fn read(
     part.rows.sort_by_key(|row| row.sent);
     let qps = setting("target_qps").and_then(|text| text.parse::<f64>().ok()).filter(|qps| *qps > 0.0);
     let is_poisson = config.lines().any(|line| line.trim() == "type: poisson");
-    part.load = qps.map(|rate_per_s| Load::Open { rate_per_s });
+    let concurrency = setting("target_concurrency").and_then(|text| text.parse().ok());
+    part.load = concurrency
+        .map(|concurrency| Load::Closed { concurrency })
+        .or(qps.map(|rate_per_s| Load::Open { rate_per_s }));
+    part.cap = concurrency;
     part.process = is_poisson.then_some(ForeignProcess::Poisson);
     part.seed = setting("scheduler_random_seed").and_then(|text| text.parse().ok());
     if lines.rows.iter().all(|row| row.events.len() < 2) {

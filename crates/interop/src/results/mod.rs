@@ -28,6 +28,7 @@ use thiserror::Error;
 use crate::lines::LineSplitter;
 
 pub use kind::{Kind, UNDERSTOOD, sniff};
+pub use write::endpoints::EndpointsPoint;
 pub use write::report::{BenchmarkReport, write as write_report};
 
 /// Errors of importing a file or a folder.

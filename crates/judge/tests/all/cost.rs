@@ -99,6 +99,7 @@ fn with_line(line: CapacityLine) -> Findings {
         cost: None,
         server: None,
         network: None,
+        pareto: Vec::new(),
         cold_start: None,
     };
     findings.lines.push(CapacityLines {

@@ -12,6 +12,7 @@ pub mod cold_start;
 pub mod cost;
 mod figure;
 mod level;
+mod pareto;
 pub mod price;
 mod sweep;
 mod trust;
@@ -33,6 +34,7 @@ pub use level::{
     Records, SessionCounts, SessionTokens, SlowStretch, Stability, Tail, TargetSummary, Timeline,
     TimelineBucket, Window,
 };
+pub use pareto::{ParetoCurve, ParetoPoint};
 pub use sweep::{
     CapacityLine, CapacityLines, Curve, CurvePoint, FitPoint, LadderRung, LoadWords, SustainedLine,
 };
@@ -61,6 +63,9 @@ pub struct Findings {
     pub lines: Vec<CapacityLines>,
     /// Latency curves, one entry per kind of traffic; empty if the run is not a sweep.
     pub curves: Vec<Curve>,
+    /// Throughput against speed per user, one entry per kind of traffic; absent if the run has one load.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pareto: Vec<ParetoCurve>,
     /// List of the levels in order of execution.
     pub levels: Vec<LevelFinding>,
     /// Cost of requests and tokens; absent if no price was given.

@@ -48,7 +48,7 @@ pub struct ChartSeries {
     /// Upper ends of the interval; an inner `None` is infinite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<Vec<Option<f64>>>,
-    /// Shape: `bars` or `steps`; `None` for a line.
+    /// Shape: `bars`, `steps` (hold a value until the next x) or `frontier` (from the previous x); `None` for a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<&'static str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -56,6 +56,9 @@ pub struct ChartSeries {
     /// Whether points are drawn if there are few.
     pub points: bool,
     pub line: bool,
+    /// Names of the points; empty if they have none. A name without room is left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
 }
 
 impl ChartSeries {

@@ -25,7 +25,7 @@ use crate::figure::centile;
 use crate::headline::headline;
 use crate::table::TextTable;
 use crate::text::{budget_notes, budget_table, detailed};
-use crate::{cold_start, cost, diagnose, figure, network, plan, words};
+use crate::{cold_start, cost, diagnose, figure, network, pareto, plan, words};
 
 /// The parts of a run's page that the run itself does not contain.
 #[derive(Copy, Clone, Default)]
@@ -40,6 +40,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: PageContext<'_>)
     let PageContext { diagnosed, planned } = beside;
     let mut charts = charts::all(findings);
     server::charts(findings, &mut charts);
+    pareto::charts(&findings.pareto, &mut charts);
     charts.extend(planned.map(plan_charts::of).unwrap_or_default());
     let shown = detailed(findings);
     let mut page = Document::default();
@@ -52,6 +53,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: PageContext<'_>)
     }
     findings.lines.iter().for_each(|lines| lines_section(&mut page, lines));
     findings.curves.iter().enumerate().for_each(|(i, curve)| curve_section(&mut page, i, curve, &charts));
+    findings.pareto.iter().enumerate().for_each(|(i, curve)| pareto::draw(&mut page, i, curve, &charts));
     if let Some(planned) = planned {
         plan::beside(&mut page, planned, &charts);
     }

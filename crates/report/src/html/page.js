@@ -113,6 +113,27 @@
     };
   }
 
+  // Names of points, each where no earlier name is.
+  function names(spec) {
+    return u => {
+      const { ctx, bbox } = u, dpr = devicePixelRatio || 1, taken = [];
+      ctx.save();
+      ctx.font = `${11 * dpr}px system-ui, sans-serif`;
+      ctx.textAlign = "left";
+      ctx.textBaseline = "bottom";
+      for (const s of spec.series) (s.labels ?? []).forEach((label, i) => {
+        const wide = ctx.measureText(label).width, high = 13 * dpr;
+        const at = u.valToPos(s.x[i], "x", true), x = at + 6 * dpr + wide > bbox.left + bbox.width ? at - 6 * dpr - wide : at + 6 * dpr;
+        const y = Math.max(u.valToPos(s.y[i], "y", true) - 4 * dpr, bbox.top + high);
+        if (taken.some(t => x < t[0] + t[2] && t[0] < x + wide && Math.abs(y - t[1]) < high)) return;
+        taken.push([x, y, wide]);
+        ctx.fillStyle = css(s.color);
+        ctx.fillText(label, x, y);
+      });
+      ctx.restore();
+    };
+  }
+
   function draw(box, spec) {
     // One shared x column: series are aligned on the sorted union of their x values, missing ones are gaps.
     const xs = [...new Set(spec.series.flatMap(s => s.x))].sort((a, b) => a - b);
@@ -127,7 +148,7 @@
     for (const s of spec.series) {
       const color = css(s.color), i = data.length;
       const points = { show: s.points !== false && s.x.length < 200, size: 6, stroke: color, fill: color };
-      const paths = s.shape === "bars" ? uPlot.paths.bars({ size: [.9, 60] }) : s.shape === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined;
+      const paths = s.shape === "bars" ? uPlot.paths.bars({ size: [.9, 60] }) : s.shape === "steps" || s.shape === "frontier" ? uPlot.paths.stepped({ align: s.shape === "steps" ? 1 : -1 }) : undefined;
       data.push(column(s, s.y));
       series.push({
         label: s.label, stroke: color, width: s.line === false ? 0 : 2, points: s.shape === "bars" ? { show: false } : points, paths,
@@ -159,7 +180,7 @@
         { ...axis, label: spec.y.label + (spec.y.unit ? ` (${spec.y.unit})` : ""), labelSize: 20, size: 56, splits: spec.y.log ? logSplits : undefined, values: spec.y.log ? logLabels : (u, s) => s.map(digits) },
       ],
       cursor: { drag: { x: true, y: false }, sync: spec.sync ? { key: spec.sync } : undefined },
-      hooks: { drawClear: [shades(spec)], draw: [ceilings(spec), marks(spec)] },
+      hooks: { drawClear: [shades(spec)], draw: [ceilings(spec), marks(spec), names(spec)] },
     }, data, box);
     keys(box, spec);
     plot.root.querySelectorAll(".u-legend .u-series.band").forEach(row => { row.style.display = "none"; });

@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use plimsoll_interop::imported;
-use plimsoll_interop::results::{BenchmarkReport, write_report};
+use plimsoll_interop::results::{BenchmarkReport, EndpointsPoint, write_report};
 use plimsoll_measure::findings::{Findings, LevelSummary};
 use plimsoll_measure::requests;
 use plimsoll_model::{Foreign, Manifest, RunState};
@@ -76,6 +76,14 @@ pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Sto
             let lost = "requests one by one, latency from due (its figures count from sending); ours, with intervals and validity, are in \
                         results.profiling";
             run.wrote(reports(&run, to)?, lost)
+        }
+        RunFormat::MlperfEndpoints => {
+            let folder = to.ok_or_else(|| Stop::usage("--as mlperf-endpoints: name a folder with -o"))?;
+            let run = exported(dir)?;
+            let files = endpoints(&run, folder)?;
+            let lost = "text, due times, token counts one by one, kinds of failures; add system_desc.json, and to point.yaml \
+                        region, division, dataset, seeds and shared paths";
+            run.wrote(files, lost)
         }
     };
     if let Some(path) = to {
@@ -182,6 +190,29 @@ fn summary(level: &LevelSummary) -> Option<Value> {
     let map = figures.as_object_mut()?;
     map.retain(|name, _| name != "timeline" && name != "histograms");
     Some(figures)
+}
+
+/// Writes a run folder of MLPerf Endpoints for each level. Returns the number of files.
+fn endpoints(run: &ExportResult, to: &Path) -> Result<u64, Stop> {
+    let points = EndpointsPoint::all(&run.rows);
+    let mut files = 0;
+    for (i, point) in points.iter().enumerate() {
+        let name = point.folder();
+        let again = points[..i].iter().filter(|before| before.folder() == name).count();
+        let folder = to.join(if again == 0 { name } else { format!("{name}-{}", again + 1) });
+        made(&folder.join("performance"))?;
+        streamed(Some(&folder.join("events.jsonl")), |out| point.events(out))?;
+        let yaml = |value: &Value| serde_saphyr::to_string(value).map_err(unwritable);
+        let summary = serde_json::to_string_pretty(&point.summary()).map_err(unwritable)? + "\n";
+        out::file(&folder.join("performance/result_summary.json"), summary)?;
+        out::file(&folder.join("config.yaml"), yaml(&point.config())?)?;
+        files += 3;
+        if let Some(own) = point.point() {
+            out::file(&folder.join("point.yaml"), yaml(&own)?)?;
+            files += 1;
+        }
+    }
+    Ok(files)
 }
 
 /// Writes benchmark reports: one file for one level, a folder of files for several levels, or all of them to

@@ -40,6 +40,13 @@ impl SortedSamples {
         let value = |i: f64| self.0.get(i as usize).copied().unwrap_or_default();
         value(place.floor()) + (value(place.ceil()) - value(place.floor())) * place.fract()
     }
+
+    /// Returns the value at ⌊(n − 1) p⌋, counted from 0.
+    pub(super) fn below(&self, p: f64) -> f64 {
+        // In floating point 0.9 of 120 is 107.99999999999999, but the rank is 108.
+        let place = ((self.0.len() - 1) as f64 * p + 1e-9) as usize;
+        self.0.get(place).copied().unwrap_or_default()
+    }
 }
 
 pub(super) fn seconds(ns: i64) -> f64 {
@@ -56,6 +63,7 @@ mod tests {
         let sorted = SortedSamples::new([4.0, 1.0, 3.0, 2.0]).expect("four values");
         let of: Vec<f64> = [0.0, 0.25, 0.9, 1.0].into_iter().map(|p| sorted.at(p)).collect();
         assert!(of.iter().zip([1.0, 1.75, 3.7, 4.0]).all(|(a, b)| (a - b).abs() < 1e-12), "{of:?}");
+        assert_eq!([0.3, 0.34, 0.9, 1.0].map(|p| sorted.below(p)), [1.0, 2.0, 3.0, 4.0]);
         assert!((sorted.deviation() - 1.118_033_988_749_895).abs() < 1e-15);
         assert_eq!((sorted.0.len(), sorted.mean(), sorted.least(), sorted.most()), (4, 2.5, 1.0, 4.0));
         assert!(SortedSamples::new([]).is_none());
