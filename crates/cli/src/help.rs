@@ -49,7 +49,7 @@ const OTHER: &[Topic] = &[
     ),
     (
         "Explain and plan more",
-        &["profile", "audit", "levers", "what-if", "calc"],
+        &["profile", "audit", "levers", "what-if", "tradeoff", "calc"],
         "plimsoll what-if RUN \"rate 2x\"",
     ),
     (
@@ -240,6 +240,14 @@ const SHORT: &[Short] = &[
         "audit",
         &["price", "gpus", "slo", "budget", "long_answer", "format"],
         ["plimsoll audit RUN --price 2.49USD/gpu-hour --gpus 8", "plimsoll audit HISTORY --price 20USD/h"],
+    ),
+    (
+        "tradeoff",
+        &["price", "gpus", "quality", "base_eval", "candidate_eval", "max_loss", "html", "format"],
+        [
+            "plimsoll tradeoff A B --price 20USD/h --quality quality.json",
+            "plimsoll tradeoff A B --price 20USD/h --base-eval a --candidate-eval b",
+        ],
     ),
     (
         "tune",

@@ -93,6 +93,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Run(args) => commands::run::run(args),
         Command::Sweep(args) => commands::sweep::run(args),
         Command::Compare(args) => commands::compare::run(args),
+        Command::Tradeoff(args) => commands::tradeoff::run(args),
         Command::Interleave(args) => commands::interleave::run(args),
         Command::Gate(args) => commands::gate::run(args),
         Command::Quality(args) => commands::quality::run(args),

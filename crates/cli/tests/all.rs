@@ -173,6 +173,8 @@ mod stranger;
 mod struck;
 #[path = "all/tidy.rs"]
 mod tidy;
+#[path = "all/tradeoff.rs"]
+mod tradeoff;
 #[path = "all/transcriptions.rs"]
 mod transcriptions;
 #[path = "all/tune.rs"]

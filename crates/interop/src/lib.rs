@@ -6,7 +6,9 @@
 //! - [`results`]: result files of other load generators, and reports for them
 //! - [`logs`]: production logs, without text
 //! - [`imported`]: the evaluation of a result file
+//! - [`evals`]: scores of lm-evaluation-harness
 
+pub mod evals;
 pub mod imported;
 mod lines;
 pub mod logs;

@@ -54,6 +54,7 @@ pub mod split;
 pub mod table;
 pub mod text;
 pub mod traces;
+pub mod tradeoff;
 pub mod tune;
 pub mod wait;
 pub mod watch;
@@ -64,4 +65,4 @@ pub mod workload;
 
 pub use fold::fold;
 pub use paint::paint;
-pub use words::trust;
+pub use words::{load, trust};

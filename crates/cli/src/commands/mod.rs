@@ -42,6 +42,7 @@ pub mod show;
 pub mod simulate;
 pub mod smoke;
 pub mod sweep;
+pub mod tradeoff;
 pub mod tune;
 pub mod validate;
 pub mod wait;

@@ -8,6 +8,7 @@ use plimsoll_judge::cost::PriceSpec;
 use plimsoll_judge::cost::audit::AuditFinding;
 use plimsoll_judge::gate::GateFinding;
 use plimsoll_judge::quality::{ItemSpec, Quality};
+use plimsoll_judge::tradeoff::TradeoffFinding;
 use plimsoll_judge::tune::TuneFinding;
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::Manifest;
@@ -72,6 +73,7 @@ pub fn of(file: SchemaOf) -> schemars::Schema {
         SchemaOf::Plan => schema_for!(PlanFile),
         SchemaOf::Band => schema_for!(PredictionBand),
         SchemaOf::Audit => schema_for!(AuditFinding),
+        SchemaOf::Tradeoff => schema_for!(TradeoffFinding),
         SchemaOf::Tune => schema_for!(TuneFinding),
         SchemaOf::Stages => schema_for!(RuleFile),
         SchemaOf::Split => schema_for!(SplitFile),

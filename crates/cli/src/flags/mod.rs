@@ -33,6 +33,7 @@ mod shard;
 mod shared;
 mod shell;
 mod show;
+mod tradeoff;
 mod tune;
 mod watch;
 mod what_if;
@@ -74,6 +75,7 @@ pub use shared::{
 };
 pub use shell::{CompletionsArgs, DocsArgs, ManArgs, ReferenceArgs};
 pub use show::{BrowseArgs, DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};
+pub use tradeoff::TradeoffArgs;
 pub use tune::TuneArgs;
 pub use watch::{WatchAction, WatchArgs, WatchCommand};
 pub use what_if::{FitArgs, WhatIfArgs};
@@ -99,6 +101,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Compare two runs of the same load
     Compare(CompareArgs),
+    /// Weigh speed and cost of a change against accuracy
+    Tradeoff(Box<TradeoffArgs>),
     /// Measure two endpoints alternately and compare them
     Interleave(Box<InterleaveArgs>),
     /// Check a run or an endpoint against a budget (exit code)

@@ -167,6 +167,8 @@ pub enum SchemaOf {
     Band,
     /// Output of plimsoll audit --format json.
     Audit,
+    /// Output of plimsoll tradeoff --format json.
+    Tradeoff,
     /// Output of plimsoll tune --format json.
     Tune,
     /// Stage rules of plimsoll profile.

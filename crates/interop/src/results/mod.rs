@@ -259,7 +259,7 @@ fn failed(status: Option<u16>) -> Outcome {
 }
 
 /// Returns the hash of a prompt.
-fn hashed(text: &str) -> u64 {
+pub(crate) fn hashed(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()

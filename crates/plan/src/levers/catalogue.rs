@@ -129,10 +129,15 @@ static CATALOGUE: [Lever; 27] = [
         risk "proxies that buffer; retries after the first token are seen", 2.0 days, AtOnce,
         no help "where answers stream already, or a program reads them whole", model false,
         first "stream to one client and measure the time to its first byte"),
-    lever!("quantisation", "quantisation to 8 bits", "weights in half the bytes", [Decode, Prefill, Queue],
-        "faster steps and more KV memory", risk "answers change; some tasks lose more than others", 3.0 days,
+    // Needs by the table of vLLM, docs.vllm.ai/en/latest/features/quantization.
+    lever!("quantisation", "quantisation", "weights in 8 bits (INT8, FP8) or 4 bits (INT4, FP4)",
+        [Decode, Prefill, Queue], "faster steps and more KV memory; 4 bits serve decode at small batches",
+        risk "answers change; some tasks lose more than others, and 4 bits lose more than 8", 3.0 days,
         ByRollback, no help "where the host or the queue limit takes most of the time", model true,
-        first "plimsoll quality against the original, on an evaluation file"),
+        first "take the format that your GPU computes, then weigh it with plimsoll tradeoff. FP8 needs Ada, Hopper, Blackwell \
+        or MI300, and no calibration if scales are dynamic. INT8 (W8A8) needs Turing to Hopper, and calibration prompts. INT4 \
+        (AWQ, GPTQ) stores weights only: it needs Turing or later, calibration prompts, and kernels such as Marlin (Ampere or \
+        later). FP4 (NVFP4) needs Blackwell to compute, and calibration prompts"),
     lever!("speculative-decoding", "speculative decoding", "a draft proposes tokens, the model checks several in one step",
         [Decode], "time per token at low load", risk "slower at high load; gains vanish on text the draft can't guess",
         3.0 days, AtOnce, no help "where batches use all compute", model false,
