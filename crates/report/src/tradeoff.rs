@@ -80,7 +80,8 @@ fn fill(page: &mut Document, found: &TradeoffFinding) {
     let accuracy = &found.accuracy;
     let row = |name: String, base: f64, candidate: f64, d: &QualityFigure| {
         let range = TradeoffRange { value: d.value, lower: d.lower, upper: d.upper };
-        let change = ranged(&range, |v| format!("{v:+.2}"), |v| format!("{v:.2}"));
+        let change =
+            ranged(&range, |v| format!("{v:+.2}").replace('-', "−"), |v| format!("{v:.2}").replace('-', "−"));
         let items = figure::counted(d.n, "item");
         [name, format!("{base:.2} %"), format!("{candidate:.2} %"), change, items]
     };

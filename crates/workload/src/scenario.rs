@@ -36,8 +36,8 @@ pub struct Scenario {
     pub prompts: PromptSpec,
     /// Request classes; default: one class with the scenario's sizes and prompts.
     pub classes: Vec<ClassSpec>,
-    /// The classes are the stages of a chain: each start sends one request per class, in this order, and each waits for the
-    /// answer before it. Default false.
+    /// The classes are the stages of a chain. Each start sends one request per class, in this order, and each waits for
+    /// the answer before it. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub chain: bool,
     /// Behaviour of the client: connections, time limits, retries.

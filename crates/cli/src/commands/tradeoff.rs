@@ -202,7 +202,7 @@ impl HarnessResults {
     fn read(path: &Path, metric: Option<&str>) -> Result<HarnessResults, Stop> {
         let file = if path.is_dir() { newest(path, "results_", ".json")? } else { path.to_path_buf() };
         let wrong = |at: &Path, e: &dyn std::fmt::Display| Stop::usage(format!("{}: {e}", at.display()));
-        let read = |at: &Path| std::fs::read_to_string(at).map_err(|e| out::unread(&at.display(), &e));
+        let read = |at: &Path| std::fs::read_to_string(at).map_err(|e| out::unread(at.display(), &e));
         let scores = evals::scores(&read(&file)?, metric).map_err(|e| wrong(&file, &e))?;
         let folder = file.parent().unwrap_or(Path::new("."));
         // A folder gathers several runs of the harness, whose files share the time in their names.
@@ -223,7 +223,7 @@ impl HarnessResults {
 
 /// Returns the newest file of a folder with this name, because the harness puts its time into the name.
 fn newest(folder: &Path, start: &str, end: &str) -> Result<PathBuf, Stop> {
-    let entries = std::fs::read_dir(folder).map_err(|e| out::unread(&folder.display(), &e))?;
+    let entries = std::fs::read_dir(folder).map_err(|e| out::unread(folder.display(), &e))?;
     let fits = |path: &PathBuf| {
         path.file_name()
             .and_then(|name| name.to_str())

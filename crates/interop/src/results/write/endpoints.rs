@@ -3,9 +3,9 @@
 //! The files are `events.jsonl`, `config.yaml` and `performance/result_summary.json`. A level of fixed concurrency also has the
 //! measured part of `point.yaml` (rules 1.0, section 8.3).
 //!
-//! A request is a sample if it counts and was sent. Statistics are those of the tool: values at the lower rank, deviation over
-//! n − 1, `latency` also of failed samples, and `tpot` from the first chunk to the end. The seeds are `null`, because our
-//! schedule does not follow from the tool's generator.
+//! A request is a sample if it counts and was sent. Statistics are those of the tool: values at the lower rank, and the
+//! deviation over n − 1. `latency` includes failed samples, and `tpot` counts from the first chunk to the end. The seeds are
+//! `null`, because our schedule does not follow from the tool's generator.
 
 use std::fmt::{self, Write};
 
