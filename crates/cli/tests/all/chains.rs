@@ -28,7 +28,7 @@ fn search() -> (Server, Arc<AtomicU64>) {
     (server, count)
 }
 
-fn stage<'a>(level: &'a Value, name: usize) -> &'a Value {
+fn stage(level: &Value, name: usize) -> &Value {
     level["classes"].as_array().expect("by class").get(name).expect("a stage")
 }
 
