@@ -32,7 +32,7 @@ pub fn bill(args: &PriceArgs, target: Option<&Fingerprint>) -> Result<Option<Bil
 /// Returns the bill as [`bill`] does, for callers that use the number of GPUs without a price too.
 ///
 /// # Errors
-/// As for [`bill`], but a price may be missing.
+/// Returns the bill like [`bill`], without a price if none is known.
 pub fn optional(args: &PriceArgs, target: Option<&Fingerprint>) -> Result<Option<Bill>, Stop> {
     if args.gpus == Some(0) {
         return Err(Stop::usage("--gpus 0: an endpoint has at least 1"));

@@ -378,15 +378,8 @@ fn rates(
         |i: &usize| columns.fate[*i].ended_well() && (start.0..stop.0).contains(&columns.end[*i]);
     let finished = || (0..columns.len()).filter(is_finished);
     let n = finished().count();
-    let known = || finished().map(|i| columns.output[i]).filter(|tokens| *tokens != UNKNOWN);
-    let by_usage = known().count();
-    let usage = by_usage > 0 && 2 * by_usage >= n;
-    let mean_known = known().map(f64::from).sum::<f64>() / by_usage.max(1) as f64;
-    let output = |i: usize| match (usage, columns.output[i]) {
-        (true, UNKNOWN) => mean_known,
-        (true, tokens) => f64::from(tokens),
-        (false, _) => f64::from(columns.asked_output[i]),
-    };
+    let counts = OutputCounts::of(columns, finished());
+    let output = |i: usize| counts.tokens(columns, i);
     let input = |i: usize| match columns.prompt[i] {
         UNKNOWN => f64::from(columns.asked_prompt[i]),
         tokens => f64::from(tokens),
@@ -436,11 +429,51 @@ fn rates(
         audio_s_per_s: carried(&columns.audio_ms, 1e-3),
         documents_per_s: carried(&columns.documents, 1.0),
         tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
-        tokens_from: match usage {
-            true if by_usage == n => "usage".to_owned(),
-            true => format!("usage of {}", percent(by_usage as f64 / n as f64)),
+        tokens_from: counts.source(),
+    }
+}
+
+/// The source of the output tokens of finished requests, over those that ask for output.
+struct OutputCounts {
+    /// Number of requests with a reported count, and of all.
+    reported: usize,
+    all: usize,
+    /// Mean of the reported counts.
+    mean: f64,
+}
+
+impl OutputCounts {
+    fn of(columns: &Columns, rows: impl Iterator<Item = usize>) -> OutputCounts {
+        let (mut reported, mut all, mut sum) = (0, 0, 0.0);
+        for row in rows.filter(|row| columns.has_tokens(*row)) {
+            all += 1;
+            if columns.output[row] != UNKNOWN {
+                reported += 1;
+                sum += f64::from(columns.output[row]);
+            }
+        }
+        OutputCounts { reported, all, mean: sum / reported.max(1) as f64 }
+    }
+
+    fn is_usage(&self) -> bool {
+        self.reported > 0 && 2 * self.reported >= self.all
+    }
+
+    /// Returns the output tokens of a request: as reported, or the mean of the others, or as requested.
+    fn tokens(&self, columns: &Columns, row: usize) -> f64 {
+        match columns.output[row] {
+            UNKNOWN if self.is_usage() && columns.has_tokens(row) => self.mean,
+            tokens if self.is_usage() && tokens != UNKNOWN => f64::from(tokens),
+            _ => f64::from(columns.asked_output[row]),
+        }
+    }
+
+    fn source(&self) -> String {
+        match self.is_usage() {
+            true if self.reported == self.all => "usage".to_owned(),
+            true => format!("usage of {}", percent(self.reported as f64 / self.all as f64)),
             false => "asked".to_owned(),
-        },
+        }
     }
 }
 

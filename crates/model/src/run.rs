@@ -151,6 +151,13 @@ pub struct Manifest {
     pub findings: Option<Value>,
 }
 
+impl Manifest {
+    /// Returns whether the requests are the stages of a chain.
+    pub fn is_chain(&self) -> bool {
+        self.scenario.get("chain").and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
 /// One point of a time series in `server.parquet`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {

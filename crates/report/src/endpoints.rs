@@ -37,8 +37,7 @@ impl GroupNames {
             }
         }
         let name = |class: &Value| class.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let is_chain = manifest.scenario.get("chain").and_then(Value::as_bool).unwrap_or(false);
-        GroupNames { endpoints, classes: classes.iter().map(name).collect(), is_chain }
+        GroupNames { endpoints, classes: classes.iter().map(name).collect(), is_chain: manifest.is_chain() }
     }
 
     /// Returns whether the classes are the stages of a chain.

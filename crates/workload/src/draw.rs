@@ -327,10 +327,7 @@ impl Drawer {
             // Only the server can count the tokens of audio.
             plan.turns.iter_mut().for_each(|turn| turn.asked = 0);
         }
-        let is_own =
-            self.scenario.classes.get(usize::from(class)).is_some_and(|class| class.target.is_some());
-        if is_own && !self.scenario.requests_of(class).protocol.streams() {
-            // A stage of a chain that generates nothing, such as an embedding, asks for no output.
+        if !self.scenario.asks_output(class) {
             plan.turns.iter_mut().for_each(|turn| turn.output = 0);
         }
         if let Some(drawn) = &plan.documents {

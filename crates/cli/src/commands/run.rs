@@ -471,15 +471,26 @@ pub fn saturate(
 
 /// Returns mean prompt and output tokens of a request, from size distributions and tables.
 pub fn mean_lengths(scenario: &Scenario) -> (f64, f64) {
-    let pairs = scenario.sizes.pairs.as_ref().and_then(|file| scenario.material.mean_pair(file).ok());
-    let mean = |size: &Size| size.mean(&scenario.material).unwrap_or(0.0);
-    let (prompt, output) =
-        pairs.unwrap_or_else(|| (mean(&scenario.sizes.prompt), mean(&scenario.sizes.output)));
-    if scenario.target.protocol.carries() == Carries::Sound {
+    let weight = |class: u16| scenario.classes.get(usize::from(class)).map_or(1.0, |class| class.weight);
+    let (mut sums, mut all) = ((0.0, 0.0), 0.0);
+    for class in 0..scenario.class_count() as u16 {
+        let (prompt, output) = class_lengths(scenario, class);
+        sums = (sums.0 + weight(class) * prompt, sums.1 + weight(class) * output);
+        all += weight(class);
+    }
+    (sums.0 / all, sums.1 / all)
+}
+
+fn class_lengths(scenario: &Scenario, class: u16) -> (f64, f64) {
+    let (sizes, carries) = (scenario.sizes_of(class), scenario.requests_of(class).protocol.carries());
+    if carries == Carries::Sound {
         return (0.0, 0.0);
     }
-    let query = scenario.target.protocol.carries() == Carries::Documents;
-    let documents = scenario.documents_of(0);
+    let pairs = sizes.pairs.as_ref().and_then(|file| scenario.material.mean_pair(file).ok());
+    let mean = |size: &Size| size.mean(&scenario.material).unwrap_or(0.0);
+    let (prompt, output) = pairs.unwrap_or_else(|| (mean(&sizes.prompt), mean(&sizes.output)));
+    let documents = scenario.documents_of(class);
+    let query = carries == Carries::Documents;
     let read = documents.and_then(|law| law.mean_tokens(prompt, query, &scenario.material).ok());
-    (read.unwrap_or(prompt), output)
+    (read.unwrap_or(prompt), if scenario.asks_output(class) { output } else { 0.0 })
 }

@@ -47,8 +47,10 @@ fn each_stage_is_measured_and_a_failure_ends_its_chain() {
         ],
     });
     std::fs::write(&spec, scenario.to_string()).expect("written");
-    let ran = plimsoll(&["run", &engine.url, "--spec", &spec, "--out", &dir, "--format", "json", "-q"]);
+    let ran = plimsoll(&["run", &engine.url, "--spec", &spec, "--out", &dir, "--format", "json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
+    // 100 chains of 20, 8 and 100 prompt tokens are 12 800; only the last stage has output.
+    assert!(ran.stderr.contains("800 prompt and 800 output tokens"), "{}", ran.stderr);
     let level = ran.json()["findings"]["levels"][0]["summary"].clone();
 
     let asked = log.load(Ordering::Relaxed);
@@ -68,6 +70,13 @@ fn each_stage_is_measured_and_a_failure_ends_its_chain() {
         "a search has no tokens, and its failures no late first ones"
     );
     // Turns that were never sent wait for nothing.
+    // Stages without output have no part in the count of the tokens.
+    let rates = &level["rates"];
+    assert_eq!(rates["tokens_from"], "usage");
+    let (done, output) = (&rates["achieved_per_s"]["value"], &rates["output_tokens_per_s"]["value"]);
+    let per_request = output.as_f64().expect("a rate") / done.as_f64().expect("a rate");
+    let of_generate = 8.0 * (asked - failed) as f64 / (3 * asked - 2 * failed) as f64;
+    assert!((per_request / of_generate - 1.0).abs() < 0.1, "{per_request} and {of_generate}");
     let growth = level["stability"]["growth_share"]["value"].as_f64().expect("a share");
     assert!(growth < 0.02, "{growth}");
     let in_flight = level["concurrency"]["max"].as_u64().expect("a number");
@@ -97,6 +106,10 @@ fn the_example_runs_against_the_engine_and_in_the_simulator() {
     assert!(words.contains("chains of 4 stages") && words.contains("generate"), "{words}");
     let gated = plimsoll(&["gate", &dir, "--budget", &budget, "--format", "json"]);
     assert_eq!(gated.json()["rows"].as_array().map(Vec::len), Some(6), "{}", gated.stdout);
+
+    let to = format!("{dir}-mlperf");
+    let exported = plimsoll(&["export", &dir, "--as", "mlperf-endpoints", "-o", &to]);
+    assert_eq!(exported.code, 2, "a chain has several protocols: {}", exported.stdout);
 
     let (_folder, dir) = run_folder();
     let simulated = plimsoll(&["simulate", "--spec", &spec, "--out", &dir, "--format", "json", "-q"]);

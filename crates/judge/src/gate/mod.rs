@@ -216,7 +216,7 @@ impl GateInput<'_> {
     /// Returns the rows of the stages: the total, and the slices. The stages of a chain are its classes; otherwise the
     /// requests report the times of their stages.
     fn stages(&self) -> Vec<JudgedRow> {
-        let is_chain = self.run.is_chain();
+        let is_chain = self.run.manifest.is_chain();
         let (Some(stages), Some(total)) = (&self.file.stages, self.file.stage_total(is_chain)) else {
             return Vec::new();
         };

@@ -186,11 +186,6 @@ impl<'a> MeasuredRun<'a> {
             }
     }
 
-    /// Returns whether the run's requests are the stages of a chain.
-    pub(super) fn is_chain(&self) -> bool {
-        self.manifest.scenario.get("chain").and_then(Value::as_bool).unwrap_or(false)
-    }
-
     /// Returns the index of a class by its name in the scenario, or by its number.
     fn class(&self, name: &str) -> Option<u16> {
         let classes = self.manifest.scenario.get("classes").and_then(Value::as_array);

@@ -34,6 +34,7 @@ struct ExportResult {
     others: usize,
     /// Findings for the free-form field of a format, one value per level.
     beside: Vec<Value>,
+    is_chain: bool,
 }
 
 impl ExportResult {
@@ -80,6 +81,10 @@ pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Sto
         RunFormat::MlperfEndpoints => {
             let folder = to.ok_or_else(|| Stop::usage("--as mlperf-endpoints: name a folder with -o"))?;
             let run = exported(dir)?;
+            if run.is_chain {
+                let why = "the stages of a chain have several protocols, and MLPerf's files describe one; use --as csv";
+                return Err(Stop::usage(format!("{}: {why}", dir.display())));
+            }
             let files = endpoints(&run, folder)?;
             let lost = "text, due times, token counts one by one, kinds of failures; add system_desc.json, and to point.yaml \
                         region, division, dataset, seeds and shared paths";
@@ -124,7 +129,14 @@ fn exported(dir: &Path) -> Result<ExportResult, Stop> {
     let rows = imported::of_run(&manifest, attempts, &findings);
     match rows.parts.iter().map(|part| part.rows.len()).sum::<usize>() {
         0 => Err(nothing(dir)),
-        requests => Ok(ExportResult { rows, id: manifest.id, requests, others, beside }),
+        requests => Ok(ExportResult {
+            rows,
+            is_chain: manifest.is_chain(),
+            id: manifest.id,
+            requests,
+            others,
+            beside,
+        }),
     }
 }
 
