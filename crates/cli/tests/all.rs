@@ -71,6 +71,8 @@ mod gateway_record;
 mod gateway_replicas;
 #[path = "all/gateway_traces.rs"]
 mod gateway_traces;
+#[path = "all/generated_media.rs"]
+mod generated_media;
 #[path = "all/import.rs"]
 mod import;
 #[path = "all/install.rs"]

@@ -110,8 +110,8 @@ fn is_unknown(said: &str) -> bool {
 /// Returns whether this target's requests have fields that a server may refuse and that can be left out.
 pub fn has_optional_fields(target: &TargetSpec) -> bool {
     target.body_template.is_none()
-        && target.protocol.streams()
-        && !matches!(target.protocol.carries(), Carries::Tensors | Carries::Sound)
+        && target.protocol.takes_output_length()
+        && target.protocol.carries() != Carries::Tensors
 }
 
 #[cfg(test)]

@@ -93,6 +93,8 @@ pub struct Columns {
     pub(crate) images: Vec<u32>,
     /// Duration of audio in ms; empty if there is none.
     pub(crate) audio_ms: Vec<u32>,
+    /// `e2e` per second of audio in ns, the real-time factor times 10⁹; empty without audio.
+    pub rtf: Vec<i64>,
     /// Number of documents; empty if there are none.
     pub(crate) documents: Vec<u32>,
     pub asked_output: Vec<u32>,

@@ -7,7 +7,7 @@
 //!
 //! Joining the attempts of a request as they end was rejected: the last attempt is known only at the end of the level.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_model::{At, Attempt, Broken, Event, EventKind, How, ServerStage, TokensRule};
 
@@ -282,6 +282,7 @@ impl LevelAccumulator {
             columns.end[row] = columns.due[row];
         }
         leave_out_classes_without_tokens(&mut columns);
+        columns.rtf = rtf(&columns);
         if columns.one_token_events {
             (columns.carried, columns.events, columns.rules) = (Vec::new(), Vec::new(), Vec::new());
         }
@@ -568,6 +569,22 @@ fn leave_out_classes_without_tokens(columns: &mut Columns) {
         }
     }
     columns.has_tokens = has_tokens;
+}
+
+/// Returns `e2e` per second of audio. A failure has one if another request of its class has audio.
+fn rtf(columns: &Columns) -> Vec<i64> {
+    let audio_ms = &columns.audio_ms;
+    let classes: BTreeSet<u16> =
+        (0..audio_ms.len()).filter(|row| audio_ms[*row] > 0).map(|row| columns.class(row)).collect();
+    if classes.is_empty() {
+        return Vec::new();
+    }
+    let of_row = |row: usize| match (columns.e2e[row], audio_ms.get(row).copied().unwrap_or(0)) {
+        (INFINITE, _) if classes.contains(&columns.class(row)) => INFINITE,
+        (INFINITE | ABSENT, _) | (_, 0) => ABSENT,
+        (e2e, ms) => e2e.saturating_mul(1000) / i64::from(ms),
+    };
+    (0..columns.e2e.len()).map(of_row).collect()
 }
 
 /// Returns (last token − first token) / (n − 1) with n streamed tokens.

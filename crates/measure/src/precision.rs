@@ -17,8 +17,18 @@ pub struct Precision {
 }
 
 /// Metrics with all percentiles in a level summary.
-const METRICS: [&str; 9] =
-    ["ttft", "ttft_after_send", "ttfb", "tpot", "ntpot", "event_gap", "e2e", "e2e_after_send", "session_e2e"];
+const METRICS: [&str; 10] = [
+    "ttft",
+    "ttft_after_send",
+    "ttfb",
+    "tpot",
+    "ntpot",
+    "rtf",
+    "event_gap",
+    "e2e",
+    "e2e_after_send",
+    "session_e2e",
+];
 const PERCENTILES: [&str; 5] = ["p50", "p90", "p95", "p99", "p999"];
 /// Requests before the first check, and factor to the next.
 const FIRST: u64 = 100;

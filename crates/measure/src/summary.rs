@@ -10,6 +10,7 @@
 //! | `e2e_after_send` | sent | last byte | all |
 //! | `tpot` | (last − first token) / (n − 1), n the streamed tokens | | two tokens or more, not at one instant |
 //! | `ntpot` | `e2e` / n | | responses with a known token count |
+//! | `rtf` | `e2e` / length of the audio, sent or received | | requests with audio of known length |
 //! | `event_gap` | every gap between token events, pooled | | streams of two events or more |
 //! | `itl` | every gap between tokens | | streams with known tokens per event |
 //! | `session_e2e` | first due of a session | end of its last turn | sessions with a known number of turns ([`crate::sessions`]) |
@@ -304,6 +305,7 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
                 .filter(|values| exists(values))
                 .and_then(|values| set("ntpot", &values, false)),
         },
+        rtf: columns.rtf.get(from..to).and_then(|values| set("rtf", values, false)),
         session_e2e: set("session_e2e", &sessions, false),
         ttft,
         event_gap,

@@ -148,7 +148,7 @@ pub enum Media {
     },
 }
 
-/// Non-text content of a request: images and audio, including earlier turns, and documents.
+/// Images, audio and documents of a request, including earlier turns. For speech and images, those of the response.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MediaCounts {
     /// Number of images.

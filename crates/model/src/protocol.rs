@@ -35,6 +35,10 @@ pub enum Protocol {
     Classify,
     /// Audio transcriptions (OpenAI, vLLM, whisper.cpp).
     Transcriptions,
+    /// Speech from a text (OpenAI, vLLM).
+    Speech,
+    /// Images from a text (OpenAI, vLLM, SGLang).
+    Images,
     /// KServe v2 (Open Inference Protocol) over HTTP: tensors in and out, without generation.
     Kserve,
     /// KServe v2 over gRPC, which also permits a stream of responses (Triton's `ModelStreamInfer`).
@@ -74,7 +78,7 @@ struct Facts {
 
 impl Protocol {
     /// All protocols. If a path ends with another's path, the longer one is first ([`Protocol::at`]).
-    pub const ALL: [Protocol; 15] = [
+    pub const ALL: [Protocol; 17] = [
         Protocol::Chat,
         Protocol::Completions,
         Protocol::Responses,
@@ -87,6 +91,8 @@ impl Protocol {
         Protocol::Pooling,
         Protocol::Classify,
         Protocol::Transcriptions,
+        Protocol::Speech,
+        Protocol::Images,
         Protocol::Kserve,
         Protocol::KserveGrpc,
         Protocol::Http,
@@ -159,6 +165,15 @@ impl Protocol {
                 streams: true,
                 ..whole("transcriptions", Some(("/v1", "/audio/transcriptions")), Carries::Sound)
             },
+            Protocol::Speech => Facts {
+                aliases: &["tts"],
+                streams: true,
+                ..whole("speech", Some(("/v1", "/audio/speech")), Carries::Text)
+            },
+            Protocol::Images => Facts {
+                aliases: &["image"],
+                ..whole("images", Some(("/v1", "/images/generations")), Carries::Text)
+            },
             Protocol::Kserve => Facts {
                 aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],
                 ..whole("kserve", None, Carries::Tensors)
@@ -222,9 +237,20 @@ impl Protocol {
             || matches!(self, Protocol::Pooling | Protocol::Classify | Protocol::Embeddings)
     }
 
-    /// Returns whether a response can arrive token by token.
+    /// Returns whether a response can arrive in parts.
     pub fn streams(self) -> bool {
         self.facts().streams
+    }
+
+    /// Returns whether a scenario's output length applies. The request determines the length of transcriptions and speech.
+    pub fn takes_output_length(self) -> bool {
+        self.streams() && !matches!(self, Protocol::Transcriptions | Protocol::Speech)
+    }
+
+    /// Returns whether servers usually report the length of a request's text in tokens.
+    pub fn reports_prompt_tokens(self) -> bool {
+        let never = [Protocol::Transcriptions, Protocol::Speech, Protocol::Images, Protocol::Http];
+        self.counts() == SizeUnit::Tokens && !never.contains(&self)
     }
 
     /// Returns whether a stream consists of JSON lines (`application/x-ndjson`) instead of server-sent events.

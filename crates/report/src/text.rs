@@ -307,7 +307,7 @@ fn counts(page: &mut Document, summary: &LevelSummary, groups: &GroupNames) {
     for (rate, what) in [
         (&rates.documents_per_s, "documents/s"),
         (&rates.images_per_s, "images/s"),
-        (&rates.audio_s_per_s, "s of sound/s"),
+        (&rates.audio_s_per_s, "s of audio/s"),
     ] {
         if let Some(rate) = rate.as_ref().and_then(Reading::value) {
             flow.push(format!("{} {what}", figure::number(rate)));
@@ -355,6 +355,9 @@ fn percentiles(page: &mut Document, summary: &LevelSummary, detail: TextDetail) 
     if let Some(longer) = words::settles_in(summary, short) {
         page.says(longer);
     }
+    if summary.latency.rtf.is_some() {
+        page.says(words::RTF_SAYS);
+    }
     if let Some(itl) = summary.latency.itl.as_ref().filter(|_| !short) {
         let exact = figure::percent(itl.exact_share);
         page.says(format!("itl: tokens per event by {}; {exact} of its gaps are exact", itl.rule.name()));
@@ -389,7 +392,7 @@ fn validity(page: &mut Document, validity: &Validity, detail: TextDetail) {
 }
 
 /// The leading metrics; `--details` shows the others.
-const LEADING: [&str; 4] = ["ttft", "tpot", "e2e", "session_e2e"];
+const LEADING: [&str; 5] = ["ttft", "tpot", "e2e", "rtf", "session_e2e"];
 /// Percentiles per metric on a screen: p50, p90, p95, p99.
 const IN_SHORT: usize = 4;
 

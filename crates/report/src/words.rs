@@ -40,6 +40,9 @@ pub const FEW: &str = "*";
 /// Explanation of the mark, and of a lower bound.
 pub(crate) const FEW_SAYS: &str = "* few requests: fewer than ten are expected beyond it; ≥ or ≤: the one end of its interval that is known";
 
+/// Explanation of the unit of `rtf` in a table of latencies.
+pub(crate) const RTF_SAYS: &str = "rtf: ms of e2e per second of audio; below 1000 is faster than real time";
+
 /// Formats value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`.
 ///
 /// A value from few requests is marked. Of an interval with an open end the known end is shown, `≥ 11.9`. A dash if there is no value.

@@ -133,11 +133,11 @@ impl Call {
         if held.has_failed_unsaid() {
             return self.failed_as(held).await;
         }
+        let kind = HeaderValue::from_static(wire::content_type(&asked));
         if asked.stream {
             let voice = AnswerWriter::new(&asked, number, model);
             let replica = held.replica();
             let mut answer = Response::new(AnswerBody::stream(held, voice, &self.server.page));
-            let kind = HeaderValue::from_static(wire::content_type(asked.endpoint));
             answer.headers_mut().insert(CONTENT_TYPE, kind);
             return self.signed(answer, replica);
         }
@@ -146,7 +146,7 @@ impl Call {
             return self.failed_as(held).await;
         }
         let body = voice::whole(&asked, number, model, held.told());
-        self.json(StatusCode::OK, body, Some(held))
+        self.whole(StatusCode::OK, kind, body, Some(held))
     }
 
     /// Records the arrival of a complete request.

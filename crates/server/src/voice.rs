@@ -10,7 +10,8 @@ use plimsoll_client::clock;
 use plimsoll_model::{Carries, Protocol};
 use plimsoll_sim::{EngineRejection, ModeSpec};
 use plimsoll_wire::server::{
-    self as wire, BadRequest, GenerateRequest, Reply, ReportedTimings, StreamEnd, StreamWriter,
+    self as wire, BadRequest, GenerateRequest, GeneratedMedia, Reply, ReportedTimings, StreamEnd,
+    StreamWriter,
 };
 
 use crate::shared::Server;
@@ -49,9 +50,11 @@ pub(crate) fn parse(
         return Err(unknown_model(&asked.model));
     }
     if !endpoint.streams() {
-        // Requests of these protocols generate and stream no tokens.
-        asked.max_tokens = Some(0);
         asked.stream = false;
+    }
+    if !endpoint.streams() && asked.generated == GeneratedMedia::None {
+        // Requests of these protocols generate no tokens.
+        asked.max_tokens = Some(0);
         return Ok(asked);
     }
     let tokens = *asked.max_tokens.get_or_insert(limits.default_max_tokens);

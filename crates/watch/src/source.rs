@@ -128,7 +128,7 @@ fn on_pages(plan: &RowPlan) -> RowSource {
         ErrorRate => ceiling.map_or(tracked, |_| RowSource::Errors),
         SessionE2e => RowSource::Nothing("metrics do not show which requests form a session"),
         RetryRate | ErrorAndRetryRate => RowSource::Nothing("metrics do not show which requests are retries"),
-        Ttfb | Ttfot | Ntpot | EventGap => {
+        Ttfb | Ttfot | Ntpot | Rtf | EventGap => {
             RowSource::Nothing("no server measures it; a client or a gateway does")
         }
         TtftTailRatio => ratio(Signal::Ttft).unwrap_or(tracked),
@@ -161,7 +161,7 @@ fn on_requests(plan: &RowPlan) -> RowSource {
     }
     let (metric, ceiling) = (plan.metric, plan.limit.filter(|_| row.max.is_some()));
     match metric {
-        Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot => {
+        Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot | Rtf => {
             match ceiling.filter(|_| row.p.is_some()) {
                 Some(limit_s) => RowSource::Values { metric, limit_s },
                 None => RowSource::Nothing("only a ceiling on a percentile can be evaluated"),

@@ -16,8 +16,9 @@
 //! An unfinished event at a clean end (no blank line) counts if it can be parsed; otherwise the answer is truncated.
 
 use plimsoll_model::outcome::{By, How};
-use plimsoll_model::{Answer, Broken, Event, EventKind, Outcome, Protocol, TokensRule};
+use plimsoll_model::{Answer, Broken, Event, EventKind, MediaCounts, Outcome, Protocol, TokensRule};
 
+use crate::audio::{self, AudioReader};
 use crate::decoded::DecodedEvent;
 use crate::fault::{BEGINNING, Fault, ProtocolFault};
 use crate::head::{self, BodyFormat, Head, bounded};
@@ -45,6 +46,8 @@ pub struct DecodedAnswer {
     ///
     /// This is the whole body of an answer that does not stream, or a last event without its blank line.
     pub tail: Option<DecodedEvent>,
+    /// Images or audio of the response. The audio has 0 ms if its format does not show the length.
+    pub generated: MediaCounts,
     /// Events without text that nevertheless carry tokens.
     silent: SilentTokens,
 }
@@ -87,6 +90,8 @@ enum BodyReader {
     Events(Parser),
     /// As the messages of a gRPC call.
     Call(CallReading),
+    /// As audio.
+    Audio,
     Whole(Vec<u8>),
     /// As the explanation of an error status.
     Refusal(Vec<u8>),
@@ -98,6 +103,7 @@ enum BodyReader {
 #[derive(Debug)]
 pub struct Decoder {
     protocol: Protocol,
+    asks_stream: bool,
     head: Head,
     reading: BodyReader,
     asked_output: Option<u32>,
@@ -113,7 +119,8 @@ pub struct Decoder {
 impl Decoder {
     /// Creates a decoder for an answer with this status and content type.
     ///
-    /// `stream` is true if a stream was requested. The received bytes decide instead, except in a gRPC call, because its bytes do not show it.
+    /// `stream` is true if a stream was requested. The received bytes decide instead, except in a gRPC call and in audio, because
+    /// their bytes do not show it.
     pub fn new(
         protocol: Protocol,
         stream: bool,
@@ -134,20 +141,28 @@ impl Decoder {
         } else {
             match head::media(head.content_type.as_deref()) {
                 BodyFormat::Lines => BodyReader::Events(Parser::lines()),
+                _ if protocol == Protocol::Speech && audio::is_binary(head.content_type.as_deref()) => {
+                    BodyReader::Audio
+                }
                 media => BodyReader::Unknown(Vec::new(), media),
             }
         };
+        let mut stream_state = Stream::new(protocol, keep_text);
+        if let BodyReader::Audio = reading {
+            stream_state.tally.audio = AudioReader::new(head.content_type.as_deref());
+        }
         let calls = protocol == Protocol::KserveGrpc;
         let unpacker = (!calls).then(|| Unpacker::new(head.content_encoding.as_deref()));
         Decoder {
             protocol,
+            asks_stream: stream,
             head,
             reading,
             asked_output: None,
             ignore_eos: false,
             results: None,
             sound_ms: None,
-            stream: Stream::new(protocol, keep_text),
+            stream: stream_state,
             unpacker,
             start: Vec::new(),
             bytes: 0,
@@ -208,6 +223,12 @@ impl Decoder {
                     self.reading = BodyReader::Stopped(why.to_string().into());
                 } else if let Some(why) = self.stream.malformed.take() {
                     self.reading = BodyReader::Stopped(why);
+                }
+            }
+            BodyReader::Audio => {
+                let event = audio::feed(bytes, &mut self.stream.tally);
+                if self.asks_stream {
+                    out.push(event);
                 }
             }
             BodyReader::Call(call) => {
@@ -279,6 +300,7 @@ impl Decoder {
             BodyReader::Refusal(body) => self.refused(&body),
             BodyReader::Stopped(why) => self.malformed(&why),
             BodyReader::Events(parser) => self.ended(parser, clean_eof, &mut tail),
+            BodyReader::Audio => self.audio(clean_eof, &mut tail),
             BodyReader::Call(call) => call.ended(clean_eof, self.bytes, &self.stream.tally, &mut tail),
             BodyReader::Whole(body) => self.whole(&body, clean_eof, &mut tail),
             BodyReader::Unknown(..) => (MALFORMED, None),
@@ -301,6 +323,7 @@ impl Decoder {
         let broken = outcome
             .is_finished()
             .then(|| broken(self.protocol, &tally, tokens.output, self.asked_output, self.ignore_eos));
+        let generated = MediaCounts { audio_ms: tally.audio.length_ms().unwrap_or_default(), ..tally.images };
         let lacks = |asked: u32| tally.results.is_some_and(|came| came != asked);
         let heard = tally.heard_ms.zip(self.sound_ms).and_then(|(heard, sent)| other_length(heard, sent));
         let lacks = self.results.filter(|n| lacks(*n)).map(|_| Broken::WrongCount);
@@ -320,7 +343,7 @@ impl Decoder {
             stages,
             text: tally.text,
         };
-        DecodedAnswer { outcome, answer, tail, silent }
+        DecodedAnswer { outcome, answer, tail, generated, silent }
     }
 
     fn refused(&self, body: &[u8]) -> (Outcome, Option<String>) {
@@ -368,6 +391,23 @@ impl Decoder {
             return (Outcome::FINISHED, None);
         }
         (Outcome::new(How::Truncated, by, true), Some("the stream ended before its end".into()))
+    }
+
+    /// Ends a body of audio, which is one event unless a stream was requested.
+    fn audio(&self, clean_eof: bool, tail: &mut Vec<DecodedEvent>) -> (Outcome, Option<String>) {
+        if !self.asks_stream && self.bytes > 0 {
+            tail.push(DecodedEvent {
+                kind: EventKind::Body,
+                tokens: 0,
+                visible: self.stream.tally.generated,
+            });
+        }
+        let (how, why) = match (clean_eof, self.bytes) {
+            (true, _) => return (Outcome::FINISHED, None),
+            (false, 0) => (How::Reset, "closed before the body began"),
+            (false, _) => (How::Truncated, "the audio ended before its end"),
+        };
+        (Outcome::new(how, By::Network, true), Some(why.into()))
     }
 
     fn whole(
@@ -475,6 +515,7 @@ fn sniff(seen: &[u8], media: BodyFormat, protocol: Protocol, end: bool) -> Optio
     let usual = || match media {
         BodyFormat::EventStream => BodyReader::Events(Parser::new()),
         BodyFormat::Html => BodyReader::Stopped("answered with a web page".into()),
+        BodyFormat::Other | BodyFormat::Unsaid if protocol == Protocol::Speech => BodyReader::Audio,
         _ => BodyReader::Whole(Vec::new()),
     };
     let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];

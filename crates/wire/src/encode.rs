@@ -254,11 +254,20 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
         | Protocol::Embeddings => {
             scores::request(options.protocol, &mut body, payload);
         }
+        Protocol::Images => body.text("prompt", &flat(payload)),
+        Protocol::Speech => {
+            body.text("input", &flat(payload));
+            // Both formats show the length of the audio; servers stream only the first.
+            body.text("response_format", if options.stream { "pcm" } else { "wav" });
+            if options.stream {
+                body.raw("stream", |out| out.push_str("true"));
+            }
+        }
         Protocol::Transcriptions | Protocol::Kserve | Protocol::KserveGrpc | Protocol::Http => {
             body.text("input", &flat(payload));
         }
     }
-    if options.protocol.streams() {
+    if options.protocol.takes_output_length() {
         generation(&mut body, options);
     }
     body.close()

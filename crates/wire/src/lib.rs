@@ -9,13 +9,14 @@
 //! - [`mod@encode`], [`template`] and [`media`]: requests
 //! - [`http1`], answers off a connection; [`head`]: status and headers; [`sse`]: framing
 //! - [`decode`], answers; its parts are [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`
-//! - `messages`, `ollama`, `scores` and `transcriptions`: the client's half of these protocols
+//! - `messages`, `ollama`, `scores`, `transcriptions`, `audio` and `images`: the client's half of these protocols
 //! - [`kserve`], tensors, both sides
 //! - [`exposition`], metrics endpoints; [`prometheus_api`]: samples of a Prometheus server; [`otlp_metrics`]: metrics of OpenTelemetry senders
 //! - [`grpc`], calls; [`ext_proc`]: Envoy's calls to an endpoint picker
 //! - [`server`] and [`prometheus`]: the server side
 //! - [`trace`], spans of other tools; [`instant`]: times of other tools as ns
 
+mod audio;
 mod chunk;
 pub mod decode;
 mod decoded;
@@ -28,6 +29,7 @@ mod form;
 pub mod grpc;
 pub mod head;
 pub mod http1;
+mod images;
 pub mod instant;
 pub mod kserve;
 pub mod media;

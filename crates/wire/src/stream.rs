@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use plimsoll_model::{EventKind, Protocol};
 
+use crate::audio;
 use crate::chunk::{Chunk, Other, RawUsage, Response, ResponseEvent, Text, Usage, is_error};
 use crate::decoded::DecodedEvent;
 use crate::fault::{Fault, ProtocolFault};
@@ -123,11 +124,13 @@ impl Stream {
             Protocol::Transcriptions => {
                 transcriptions::event(data, &mut self.tally).map_err(|why| not_json(data, &why))
             }
+            Protocol::Speech => audio::event(data, &mut self.tally).map_err(|why| not_json(data, &why)),
             // These answers are always whole; the format of a stream of them is unknown.
             Protocol::Rerank
             | Protocol::Score
             | Protocol::Pooling
             | Protocol::Classify
+            | Protocol::Images
             | Protocol::Kserve
             | Protocol::KserveGrpc
             | Protocol::Http => Ok(self.other(data)),

@@ -15,8 +15,9 @@
 //! delta names, or of the kind before. This applies only while every token event so far had a running total and
 //! the choice has not finished. A single total at the end never makes its chunk a token event.
 
-use plimsoll_model::{EventKind, ServerStage, Tokens};
+use plimsoll_model::{EventKind, MediaCounts, ServerStage, Tokens};
 
+use crate::audio::AudioReader;
 use crate::chunk::{Choice, Chunk, Delta, RawUsage, Usage};
 use crate::decoded::DecodedEvent;
 use crate::failed::is_failure;
@@ -84,6 +85,10 @@ pub(crate) struct Tally {
     pub results: Option<u32>,
     /// Length of the audio as the server reports it, ms.
     pub heard_ms: Option<u64>,
+    /// Audio of a speech response.
+    pub audio: AudioReader,
+    /// Generated images.
+    pub images: MediaCounts,
     pub finish_reason: Option<String>,
     pub done: bool,
     pub error: Option<Fault>,

@@ -8,7 +8,7 @@ use crate::chunk::{Chunk, Other, RawUsage, Response, Usage, is_error};
 use crate::fault::{Fault, ProtocolFault};
 use crate::head::push_stage;
 use crate::tally::Tally;
-use crate::{kserve, messages, ollama, scores, transcriptions};
+use crate::{images, kserve, messages, ollama, scores, transcriptions};
 
 /// Parses a whole body into the tally; returns the error if it cannot be parsed. With `json`, it must be JSON;
 /// `raw` bytes of tensors follow it.
@@ -39,8 +39,9 @@ pub(crate) fn read(
             scores::whole(protocol, text, tally)
         }
         Protocol::Transcriptions => transcriptions::whole(text, tally),
+        Protocol::Images => images::whole(text, tally),
         Protocol::Kserve | Protocol::KserveGrpc => kserve::answer::read(text, raw, tally),
-        Protocol::Http => other(text, tally),
+        Protocol::Http | Protocol::Speech => other(text, tally),
     };
     match read {
         Err(why) if json => Err(ProtocolFault::json("a body", text, &why)),

@@ -11,6 +11,8 @@ mod exposition;
 mod ext_proc;
 #[path = "all/feeds.rs"]
 mod feeds;
+#[path = "all/generated_media.rs"]
+mod generated_media;
 #[path = "all/hostile.rs"]
 mod hostile;
 #[path = "all/http1.rs"]

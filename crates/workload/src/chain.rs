@@ -56,11 +56,11 @@ impl Scenario {
         self.classes.get(usize::from(class)).and_then(|class| class.target.as_ref()).unwrap_or(&self.target)
     }
 
-    /// Returns whether requests of a class ask for output. A class whose own target can't stream does not, such as an
-    /// embedding.
+    /// Returns whether requests of a class ask for output. A class whose own target has no output length does not, such as
+    /// an embedding.
     pub fn asks_output(&self, class: u16) -> bool {
         let own = self.classes.get(usize::from(class)).and_then(|class| class.target.as_ref());
-        own.is_none_or(|target| target.protocol.streams())
+        own.is_none_or(|target| target.protocol.takes_output_length())
     }
 
     /// Returns whether a class goes to the scenario's endpoints: it has no URL, or only a path such as `/v1/score`.

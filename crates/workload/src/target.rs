@@ -226,8 +226,8 @@ impl TargetSpec {
         }
     }
 
-    /// Returns the number of results that a response to `documents` documents must have; `None` if the protocol or a custom
-    /// body does not determine it.
+    /// Returns the number of results that a response must have: one per document, or the images. `None` if the protocol or a
+    /// custom body does not determine it.
     pub fn results(&self, documents: u32) -> Option<u32> {
         let own = ["input", "documents", "text_2"].iter().any(|field| self.extra.contains_key(*field));
         if self.body_template.is_some() || own {
@@ -235,6 +235,7 @@ impl TargetSpec {
         }
         match self.protocol {
             protocol if protocol.takes_texts() => Some(documents.max(1)),
+            Protocol::Images => Some(self.extra.get("n").and_then(Value::as_u64).unwrap_or(1) as u32),
             _ => None,
         }
     }

@@ -146,7 +146,7 @@ impl Arm {
             ITEMS => Ok(items.to_vec()),
             other => std::fs::read(other).map_err(|e| e.to_string()),
         })?;
-        if !scenario.target.protocol.streams() {
+        if !scenario.target.protocol.takes_output_length() {
             let protocol = scenario.target.protocol.name();
             return Err(Stop::usage(format!(
                 "--protocol {protocol}: its answers are no text; use chat, completions or responses"

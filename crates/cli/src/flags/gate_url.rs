@@ -27,7 +27,7 @@ pub struct GateUrlArgs {
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Measuring a URL")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, kserve, kserve_grpc or http [default: chat]
+    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, speech, images, kserve, kserve_grpc or http [default: chat]
     #[arg(long, visible_alias = "api", value_name = "NAME", help_heading = "Measuring a URL")]
     pub protocol: Option<String>,
     /// Body template for --protocol http

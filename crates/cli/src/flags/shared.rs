@@ -15,7 +15,7 @@ pub struct TargetArgs {
     /// Model name [default: the only model that the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Target")]
     pub model: Option<String>,
-    /// Protocol: chat, completions, responses, embeddings, messages, ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, kserve, kserve_grpc, http [default: chat]
+    /// Protocol: chat, completions, responses, embeddings, messages, ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, speech, images, kserve, kserve_grpc, http [default: chat]
     #[arg(long, visible_alias = "api", value_name = "NAME", help_heading = "Target")]
     pub protocol: Option<String>,
     /// Body template of --protocol http ({{prompt}}, {{model}}, {{max_tokens}}, {{id}}), or a whole KServe request

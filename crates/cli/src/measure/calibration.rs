@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use plimsoll_client::fallback::{fall_back, has_optional_fields};
 use plimsoll_client::{Client, Clock, Control, LevelPlan, LevelTraffic, MemorySink, Sink};
-use plimsoll_model::{Attempt, Carries, How, Load, Protocol, Span};
+use plimsoll_model::{Attempt, How, Load, Span};
 use plimsoll_workload::{Arrival, ArrivalSpec, Documents, Prompts, Scenario, Schedule, Size};
 
 use super::refusal;
@@ -183,9 +183,8 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
 
 fn is_to_be_calibrated(scenario: &Scenario) -> bool {
     let prompts = &scenario.prompts;
-    let texts = !matches!(scenario.target.protocol, Protocol::Http | Protocol::Transcriptions)
-        && scenario.target.protocol.carries() != Carries::Tensors;
-    prompts.file.is_none() && texts && !is_known(scenario) && scenario.classes.is_empty()
+    let reported = scenario.target.protocol.reports_prompt_tokens();
+    prompts.file.is_none() && reported && !is_known(scenario) && scenario.classes.is_empty()
 }
 
 /// Returns whether the scenario sets the target's tokens per word; then only the load is sent.

@@ -27,7 +27,6 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
     difference("", &value, &default, &mut differing);
     let protocol = scenario.target.protocol;
     let is_kserve = protocol.carries() == Carries::Tensors;
-    let generates = protocol.streams() && protocol.carries() != Carries::Sound;
     if protocol == Protocol::KserveGrpc && scenario.target.stream {
         // Set explicitly, because it is the scenario's default but not the default of KServe over gRPC.
         words.extend(["--set".to_owned(), "target.stream=true".to_owned()]);
@@ -41,7 +40,7 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
             "target.protocol" if simulated.is_some() && is_kserve => {}
             // The protocol sets these values.
             "target.stream" if is_kserve => {}
-            "sizes.output" if !generates => {}
+            "sizes.output" if !protocol.takes_output_length() => {}
             "target.ignore_eos" if !scenario.target.protocol.pins_length() => {}
             "target.key_env" | "target.model" | "target.protocol" | "seed" | "nonce" | "sizes.prompt"
             | "sizes.output" => {

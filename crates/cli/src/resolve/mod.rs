@@ -31,6 +31,8 @@ const SECRET_HEADERS: [&str; 6] =
 
 /// Default tokens of a query if documents have a length and the query has none: a question of one line.
 const QUERY_TOKENS: &str = "16";
+/// Default tokens of a text for speech or images: two sentences.
+const MEDIA_TOKENS: &str = "40";
 
 /// A scenario as JSON, before it is checked.
 pub struct Draft(Value);
@@ -395,6 +397,10 @@ impl Draft {
             let usual = serde_json::to_value(AudioSpec::default()).unwrap_or_default();
             self.set("prompts.audio", usual);
         }
+        let generates_media = matches!(named, Some(Protocol::Speech | Protocol::Images));
+        if generates_media && !self.has("sizes.prompt") && !self.has("sizes.pairs") {
+            self.set("sizes.prompt", MEDIA_TOKENS.into());
+        }
         let is_kserve = named.is_some_and(|protocol| protocol.carries() == Carries::Tensors);
         if is_kserve {
             tensors::settle(&mut self)?;
@@ -407,7 +413,7 @@ impl Draft {
         let template = scenario.target.body_template.as_deref();
         let is_fixed = template.is_some_and(|text| !text.contains("{{max_tokens}}"));
         let protocol = scenario.target.protocol;
-        if !protocol.streams() || protocol.carries() == Carries::Sound || is_fixed {
+        if !protocol.takes_output_length() || is_fixed {
             scenario.sizes.output = Size::Fixed(0);
         }
         scenario.attach(read).map_err(usage)?;

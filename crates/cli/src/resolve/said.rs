@@ -2,6 +2,7 @@
 
 use plimsoll_judge::cost::{Bill, EndpointPrice};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
+use plimsoll_model::Protocol;
 use plimsoll_workload::{Scenario, nearest};
 use serde_json::{Value, json};
 
@@ -181,8 +182,10 @@ pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> CliResult<BudgetS
             ceiling.metric.name()
         ))),
         (Some(budget), _) => Ok(budget.clone()),
-        (None, _) if !whole => Ok(BudgetSpec::default()),
-        (None, _) if !target.protocol.streams() => Ok(BudgetSpec::recommendation()),
+        (None, _) if !whole && target.protocol.takes_output_length() => Ok(BudgetSpec::default()),
+        (None, _) if !target.protocol.streams() && target.protocol != Protocol::Images => {
+            Ok(BudgetSpec::recommendation())
+        }
         // The example has no latency ceiling, because the duration of a generated answer depends on its length.
         (None, _) => Ok(BudgetSpec {
             name: "example: errors < 1%".into(),

@@ -142,7 +142,7 @@ fn openais_client_reads_the_engines_answers() {
         Command::new(python).args(["-c", CLIENT, &engine.url, "demo"]).output().expect("Python is there");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let said: Value = serde_json::from_slice(&said.stdout).expect("JSON");
-    // 12 s of sound: 25 input tokens per second, and 150 words per minute of speech.
+    // 12 s of audio: 25 input tokens per second, and 150 words per minute of speech.
     let want = json!({
         "plain": 30, "tokens": 300, "output": 30, "duration": 12.0, "verbose": 30, "segments": 1, "text": 30,
         "kinds": ["transcript.text.delta", "transcript.text.done"], "deltas": 30, "same": true, "counted": 30,
@@ -185,7 +185,7 @@ fn transcriptions_are_measured_as_the_engine_sent_them() {
     said.sort_unstable();
     assert!(said.len() > 40, "{}", said.len());
     assert_eq!(said, truth);
-    // Seconds of sound per second: what ended in the window, by the rows.
+    // Seconds of audio per second: what ended in the window, by the rows.
     let level = &ended.json()["findings"]["levels"][0]["summary"];
     let (start, stop) = (&level["window"]["start"], &level["window"]["stop"]);
     let within = |row: &&Attempt| {
@@ -198,7 +198,7 @@ fn transcriptions_are_measured_as_the_engine_sent_them() {
     let rate = level["rates"]["audio_s_per_s"]["value"].as_f64().expect("a rate");
     assert!((rate / want - 1.0).abs() < 1e-6, "{rate} of {want}");
     let shown = plimsoll(&["show", &run]);
-    assert!(shown.stdout.contains("s of sound/s"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("s of audio/s"), "{}", shown.stdout);
 }
 
 /// Answers of vLLM and whisper.cpp in their formats, and one of a server that processed half of the audio.

@@ -256,6 +256,9 @@ impl Recording {
             if verdict.settle(&mut self.attempt.events) {
                 self.look_again();
             }
+            if !verdict.generated.is_none() {
+                self.attempt.media = verdict.generated;
+            }
             (outcome, answer) = (verdict.outcome, verdict.answer);
         }
         match ending {

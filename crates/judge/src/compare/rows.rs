@@ -28,6 +28,7 @@ pub enum LatencyColumn {
     Ttft,
     Tpot,
     E2e,
+    Rtf,
     /// Gaps between events; these are tokens if the flag is set.
     Gap {
         /// Set if each event has one token on both sides.
@@ -42,6 +43,7 @@ impl LatencyColumn {
             LatencyColumn::Ttft => "ttft",
             LatencyColumn::Tpot => "tpot",
             LatencyColumn::E2e => "e2e",
+            LatencyColumn::Rtf => "rtf",
             LatencyColumn::Gap { tokens: true } => "itl",
             LatencyColumn::Gap { tokens: false } => "event_gap",
         }
@@ -53,6 +55,7 @@ impl LatencyColumn {
             LatencyColumn::Ttft => &columns.ttft[row..=row],
             LatencyColumn::Tpot => &columns.tpot[row..=row],
             LatencyColumn::E2e => &columns.e2e[row..=row],
+            LatencyColumn::Rtf => columns.rtf.get(row..=row).unwrap_or_default(),
             LatencyColumn::Gap { .. } => columns.gaps(row, row + 1),
         }
     }
@@ -93,8 +96,8 @@ impl<'a> LoadRows<'a, '_> {
         let one_token =
             |arm: &LevelArm| arm.columns.one_token_events && arm.columns.rule != TokensRule::Unknown;
         let tokens = self.pairs.iter().all(|pair| one_token(&pair.base) && one_token(&pair.candidate));
-        let all =
-            [LatencyColumn::Ttft, LatencyColumn::Tpot, LatencyColumn::E2e, LatencyColumn::Gap { tokens }];
+        use LatencyColumn::{E2e, Gap, Rtf, Tpot, Ttft};
+        let all = [Ttft, Tpot, E2e, Rtf, Gap { tokens }];
         all.into_iter().filter(|latency| some(*latency)).collect()
     }
 

@@ -31,6 +31,8 @@ plimsoll_model::named! {
         Tpot => "tpot",
         /// Latency of the whole response over its tokens.
         Ntpot => "ntpot",
+        /// Real-time factor: latency of the whole response per second of audio.
+        Rtf => "rtf",
         /// Gaps between events that contain tokens.
         EventGap => "event_gap",
         /// Gaps between the tokens of a response.
@@ -94,8 +96,8 @@ impl BudgetMetric {
     pub fn kind(self) -> MetricKind {
         use BudgetMetric::*;
         match self {
-            Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot | EventGap | Itl
-            | SessionE2e => MetricKind::Percentile,
+            Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot | Rtf | EventGap
+            | Itl | SessionE2e => MetricKind::Percentile,
             TtftTailRatio | TpotTailRatio | E2eTailRatio => MetricKind::TailRatio,
             ErrorRate | RetryRate | ErrorAndRetryRate => MetricKind::Share,
             Throughput | Goodput | OutputTokensPerS => MetricKind::Rate,
@@ -160,6 +162,7 @@ impl BudgetMetric {
             BudgetMetric::E2eAfterSend => columns.e2e_after_send(row),
             BudgetMetric::Tpot => columns.tpot[row],
             BudgetMetric::Ntpot => columns.ntpot(row),
+            BudgetMetric::Rtf => columns.rtf.get(row).copied().unwrap_or(ABSENT),
             BudgetMetric::SessionE2e => columns.session_e2e.get(row).copied().unwrap_or(ABSENT),
             _ => columns.ttft[row],
         }

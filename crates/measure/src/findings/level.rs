@@ -387,6 +387,9 @@ pub struct Latencies {
     pub tpot: Option<Percentiles>,
     /// `e2e` divided by output tokens, one value per request; `null` if no request has a value.
     pub ntpot: Option<Percentiles>,
+    /// Real-time factor: `e2e` divided by the length of the audio, one value per request; absent if no request has a value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtf: Option<Percentiles>,
     /// Gaps between consecutive events with tokens, pooled over requests; `null` if there are none.
     pub event_gap: Option<Percentiles>,
     /// Gaps per token; `null` if the number of tokens per event is unknown.
@@ -415,7 +418,7 @@ impl Latencies {
 
     /// Returns the percentiles of all metrics in the order of tables.
     pub fn all(&self) -> Vec<&Percentiles> {
-        let mut all: Vec<&Percentiles> = Vec::with_capacity(10);
+        let mut all: Vec<&Percentiles> = Vec::with_capacity(12);
         all.extend(self.ttft.as_ref());
         all.extend(self.ttft_after_send.as_ref());
         all.push(&self.ttfb);
@@ -424,6 +427,7 @@ impl Latencies {
         all.push(&self.e2e_after_send);
         all.extend(self.tpot.as_ref());
         all.extend(self.ntpot.as_ref());
+        all.extend(self.rtf.as_ref());
         all.extend(self.event_gap.as_ref());
         all.extend(self.itl.as_ref().map(|itl| &itl.percentiles));
         all.extend(self.session_e2e.as_ref());

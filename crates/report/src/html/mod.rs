@@ -282,6 +282,7 @@ fn reading_notes(summary: &LevelSummary) -> Markup {
         "Latencies count from the due time unless the name contains after_send; failed and unfinished requests rank as ∞. "
         "Small figures are 95 % intervals. " (words::FEW_SAYS) " (hover for the reason)."
         @if let Some(longer) = words::settles_in(summary, false) { " " (longer) }
+        @if summary.latency.rtf.is_some() { " " (words::RTF_SAYS) "." }
         @if let Some(itl) = &summary.latency.itl {
             " itl: tokens per event by " (itl.rule.name()) "; " (figure::percent(itl.exact_share)) " of its gaps are exact."
         }

@@ -8,14 +8,16 @@
 //!
 //! - `request`: parsing, bounded
 //! - `reply`: the content of an answer
-//! - `speech`: the choice of the protocol
+//! - `dispatch`: the choice of the protocol
 //! - `stream`: chunks; `responses` and `messages`: events; `ollama`: lines
-//! - `scores`; `transcriptions`: forms, parsed by `form`
+//! - `scores`; `transcriptions`: forms, parsed by `form`; `speech`, `images`
 //! - `answer`: whole bodies, errors, lists
 //! - `timing`: the engine's stage times
 
 mod answer;
+mod dispatch;
 mod form;
+mod images;
 mod messages;
 mod ollama;
 mod reply;
@@ -28,10 +30,13 @@ mod timing;
 mod transcriptions;
 
 pub use answer::{EmbeddingsFormat, embeddings, model, models};
+pub use dispatch::{answer, answer_id, content_type, error, stream_writer};
 pub use ollama::tags;
 pub use reply::{Reply, StreamEnd, StreamWriter};
-pub use request::{ApiEndpoint, BLOCK_WORDS, BadRequest, GenerateRequest, TranscriptFormat, parse};
-pub use speech::{answer, answer_id, content_type, error, stream_writer};
+pub use request::{
+    ApiEndpoint, BLOCK_WORDS, BadRequest, GenerateRequest, GeneratedMedia, TranscriptFormat, parse,
+};
+pub use speech::AudioFormat;
 pub use stream::{ChunkWriter, word, words};
 pub use timing::{ReportedTimings, Timing};
 pub use transcriptions::parse_form;

@@ -9,6 +9,8 @@ use plimsoll_model::{Carries, Media, MediaCounts, Protocol};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::speech::AudioFormat;
+use super::{images, speech};
 use crate::media;
 
 /// Words per block of [`GenerateRequest::blocks`]; the page size of vLLM's KV cache.
@@ -51,6 +53,33 @@ pub struct GenerateRequest {
     /// Hash of the whole prompt at temperature 0, where the prompt determines the answer; `None` otherwise.
     pub greedy: Option<u64>,
     pub format: TranscriptFormat,
+    pub generated: GeneratedMedia,
+}
+
+/// The audio or the images that a request generates; text is neither.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum GeneratedMedia {
+    #[default]
+    None,
+    Speech {
+        format: AudioFormat,
+        /// Set if a stream consists of events with base64 instead of bytes of audio.
+        events: bool,
+    },
+    /// Images of this size in pixels.
+    Images { count: u32, width: u32, height: u32 },
+}
+
+impl GenerateRequest {
+    /// Returns the request of a text without options.
+    pub(super) fn of_text(model: String, words: Words) -> GenerateRequest {
+        GenerateRequest {
+            model,
+            prompt_tokens: words.count,
+            blocks: words.blocks,
+            ..GenerateRequest::default()
+        }
+    }
 }
 
 /// The format of a transcription answer.
@@ -165,11 +194,12 @@ pub fn parse(endpoint: ApiEndpoint, body: &[u8], body_max: usize) -> Result<Gene
         let message = format!("request body of {} bytes is over the limit of {body_max}", body.len());
         return Err(BadRequest { status: 413, message, param: None });
     }
-    let body: Body<'_> = serde_json::from_slice(body).map_err(|why| BadRequest {
-        status: 400,
-        message: format!("request body is not valid: {why}"),
-        param: None,
-    })?;
+    match endpoint {
+        Protocol::Speech => return speech::parse(body),
+        Protocol::Images => return images::parse(body),
+        _ => {}
+    }
+    let body: Body<'_> = parse_json(body)?;
     let mut words = Words::default();
     let mut inputs = 1;
     match endpoint {
@@ -209,6 +239,8 @@ pub fn parse(endpoint: ApiEndpoint, body: &[u8], body_max: usize) -> Result<Gene
         Protocol::Embeddings
         | Protocol::Pooling
         | Protocol::Classify
+        | Protocol::Speech
+        | Protocol::Images
         | Protocol::Kserve
         | Protocol::KserveGrpc
         | Protocol::Http => {
@@ -253,10 +285,19 @@ pub fn parse(endpoint: ApiEndpoint, body: &[u8], body_max: usize) -> Result<Gene
         greedy: (body.temperature.or(ollama.temperature) == Some(0.0)).then_some(words.hash),
         blocks: words.blocks,
         format: TranscriptFormat::default(),
+        generated: GeneratedMedia::default(),
     })
 }
 
-fn positive(param: &'static str, value: Option<i64>) -> Result<Option<u32>, BadRequest> {
+pub(super) fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, BadRequest> {
+    serde_json::from_slice(body).map_err(|why| BadRequest {
+        status: 400,
+        message: format!("request body is not valid: {why}"),
+        param: None,
+    })
+}
+
+pub(super) fn positive(param: &'static str, value: Option<i64>) -> Result<Option<u32>, BadRequest> {
     match value.map(u32::try_from) {
         None => Ok(None),
         Some(Ok(n)) if (1..=OUTPUT_MAX).contains(&n) => Ok(Some(n)),
@@ -266,7 +307,7 @@ fn positive(param: &'static str, value: Option<i64>) -> Result<Option<u32>, BadR
 
 /// Counts words and hashes blocks of them.
 #[derive(Default)]
-struct Words {
+pub(super) struct Words {
     count: u32,
     blocks: Vec<u64>,
     hash: u64,
@@ -293,6 +334,12 @@ pub(super) fn media_tokens(media: &Media) -> u32 {
 }
 
 impl Words {
+    pub fn of(text: &str) -> Words {
+        let mut words = Words::default();
+        words.text(text);
+        words
+    }
+
     /// Adds a text: FNV-1a over the words with separators; a block's hash continues from its predecessor.
     fn text(&mut self, text: &str) {
         for word in text.split_ascii_whitespace() {

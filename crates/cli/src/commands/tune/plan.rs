@@ -171,7 +171,7 @@ fn scenario(args: &TuneArgs, client: &ClientArgs, url: &str) -> Result<Scenario,
 fn bills(args: &TuneArgs, scenario: &Scenario, settings: &[Vec<SetValue>]) -> Result<Vec<Bill>, Stop> {
     let goal = TuneGoal::from(args.goal);
     let protocol = scenario.target.protocol;
-    if goal == TuneGoal::Cost && (protocol.counts() != SizeUnit::Tokens || !protocol.streams()) {
+    if goal == TuneGoal::Cost && (protocol.counts() != SizeUnit::Tokens || !protocol.takes_output_length()) {
         return Err(Stop::usage("--goal cost: this protocol has no output tokens; take --goal load"));
     }
     let Some(price) = &args.price else {
