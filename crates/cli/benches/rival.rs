@@ -1,7 +1,11 @@
-//! Requests per CPU second beside `oha`, small answers that do not stream: `cargo bench -p plimsoll --bench rival`.
+//! Compares the client's CPU with a client that only reads (streams), and with `oha` (small answers):
+//! `cargo bench -p plimsoll --bench rival`.
 //!
 //! `oha` is looked for in `$PLIMSOLL_OHA` and on the PATH; without it Plimsoll's figure stands alone. Words:
-//! `seconds=10` `connections=32` `rounds=2` `server=raw,engine`.
+//! `seconds=10` `connections=32` `rounds=2` `server=raw,engine,streams` `streams=2000`.
+//!
+//! The barest client writes the bytes of one request and reads until the end of its stream, without parsing, stamps or
+//! records. It is the floor for any client on the same runtime.
 //!
 //! Both drive the same server in the same session, in turns A B B A, so that a busy neighbour or a warm cache falls on
 //! both. `raw` is the server below: it reads a head and a length and writes fixed bytes, because a server that is
@@ -15,7 +19,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use kit::{Args, Engine, Ran, Result, bar, children_cpu_s, is_program, say};
+use kit::{Args, Engine, Ran, Result, bar, children_cpu_s, is_program, monotonic_ns, say};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -33,16 +37,131 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
+    if std::env::args().nth(1).as_deref() == Some(READ) {
+        return match read_streams() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                say(error);
+                ExitCode::FAILURE
+            }
+        };
+    }
     kit::main(|args: &Args| {
         let oha = find_oha();
         if oha.is_none() {
             say("oha is neither in $PLIMSOLL_OHA nor on the PATH: no comparison");
         }
-        for server in args.get("server").unwrap_or("raw,engine").split(',') {
-            compare(server, args, oha.as_ref())?;
+        for server in args.get("server").unwrap_or("raw,engine,streams").split(',') {
+            match server {
+                "streams" => streams(args)?,
+                server => compare(server, args, oha.as_ref())?,
+            }
         }
         Ok(())
     })
+}
+
+/// Tokens of a streamed answer.
+const OUTPUT_TOKENS: u64 = 128;
+/// CPU per token over the barest client's, at most.
+const STREAM_BAR: f64 = 1.1;
+
+/// Compares the CPU per million streamed tokens with a client that only reads, in turns A B B A.
+fn streams(args: &Args) -> Result<()> {
+    let seconds = args.number("seconds", 20.0)?;
+    let count = args.number("streams", 2000.0)? as u64;
+    say(format!("\n{count} streams of {OUTPUT_TOKENS} tokens, {seconds} s a turn"));
+    let (mut ours, mut floor) = (Vec::new(), Vec::new());
+    for turn in ["plimsoll", "barest", "barest", "plimsoll"] {
+        let engine = Engine::start("canned")?;
+        let before_s = children_cpu_s()?;
+        if turn == "plimsoll" {
+            let (concurrency, window, output) =
+                (count.to_string(), format!("{seconds}s"), OUTPUT_TOKENS.to_string());
+            let load = ["--concurrency", &concurrency, "--for", &window, "--osl", &output, "--isl", "16"];
+            Ran::run(&engine.url, &load)?;
+        } else {
+            only_reads(&engine.url, count, seconds)?;
+        }
+        let cpu_s = children_cpu_s()? - before_s;
+        // The engine's own log counts the tokens, so that both clients are counted alike.
+        let tokens: usize = engine.stop()?.iter().map(|record| record.writes_ns.len()).sum();
+        let per_million = cpu_s / (tokens as f64 / 1e6);
+        if turn == "plimsoll" { &mut ours } else { &mut floor }.push(per_million);
+        say(format!("{turn:<9} {tokens:>9} tokens  {per_million:>6.2} CPU s per million"));
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let ratio = mean(&ours) / mean(&floor);
+    bar("CPU per token / barest client's", format!("{ratio:.2}"), "≤ 1.1", ratio <= STREAM_BAR);
+    Ok(())
+}
+
+/// Runs the barest client in its own process.
+fn only_reads(url: &str, streams: u64, seconds: f64) -> Result<()> {
+    let words = [READ, url, &streams.to_string(), &seconds.to_string()];
+    let ended = Command::new(std::env::current_exe()?).args(words).output()?;
+    match ended.status.success() {
+        true => Ok(()),
+        false => Err(format!("the barest client: {}", String::from_utf8_lossy(&ended.stdout)).into()),
+    }
+}
+
+/// The word that makes this program the barest client: URL, streams, seconds.
+const READ: &str = "only-read";
+
+/// Keeps the streams open until the time is over.
+fn read_streams() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(2).collect();
+    let [url, streams, seconds] = words.as_slice() else { return Err("URL, streams, seconds".into()) };
+    let host = url.trim_start_matches("http://").split('/').next().unwrap_or_default().to_owned();
+    let until_ns = monotonic_ns() + (1e9 * seconds.parse::<f64>()?) as i64;
+    let body = format!(
+        r#"{{"messages":[{{"role":"user","content":"word"}}],"stream":true,"max_tokens":{OUTPUT_TOKENS},"stream_options":{{"include_usage":true,"continuous_usage_stats":true}}}}"#
+    );
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut readers = tokio::task::JoinSet::new();
+        for _ in 0..streams.parse::<u64>()? {
+            readers.spawn(read_answers(host.clone(), request.clone(), until_ns));
+        }
+        while let Some(read) = readers.join_next().await {
+            read??;
+        }
+        Ok(())
+    })
+}
+
+/// The last chunk of a body, after the end of the chunk before.
+const END: &[u8] = b"\r\n0\r\n\r\n";
+
+/// Sends the request again and again until the time is over.
+async fn read_answers(host: String, request: String, until_ns: i64) -> std::io::Result<()> {
+    let mut socket = TcpStream::connect(host).await?;
+    socket.set_nodelay(true)?;
+    let mut buffer = vec![0u8; 16384];
+    while monotonic_ns() < until_ns {
+        socket.write_all(request.as_bytes()).await?;
+        // The end of the read before, because the last chunk may be split.
+        let (mut kept, mut is_first) = (0, true);
+        loop {
+            let read = socket.read(&mut buffer[kept..]).await?;
+            let end = kept + read;
+            if read == 0 || is_first && !buffer.starts_with(b"HTTP/1.1 200") {
+                return Err(std::io::Error::other("an answer is not a whole stream of status 200"));
+            }
+            if buffer[..end].ends_with(END) {
+                break;
+            }
+            is_first = false;
+            kept = end.min(END.len());
+            buffer.copy_within(end - kept..end, 0);
+        }
+    }
+    Ok(())
 }
 
 fn find_oha() -> Option<PathBuf> {

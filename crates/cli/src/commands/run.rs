@@ -328,7 +328,7 @@ fn sizes_of(scenario: &Scenario, requests: f64) -> String {
     let (prompt, output) = mean_lengths(scenario);
     let of = |mean: f64| figure::number(requests * mean);
     if scenario.target.protocol.carries() == Carries::Sound {
-        return "a sound each".into();
+        return "an audio clip each".into();
     }
     if scenario.target.protocol.counts() == SizeUnit::Items {
         return format!("{} items", of(prompt));
@@ -337,6 +337,7 @@ fn sizes_of(scenario: &Scenario, requests: f64) -> String {
         ArrivalSpec::Trace { sizes: TraceSizes::Own, .. } => {
             "prompt and output tokens as the trace has them".into()
         }
+        _ if !scenario.target.protocol.takes_output_length() => format!("{} prompt tokens", of(prompt)),
         _ => format!("{} prompt and {} output tokens", of(prompt), of(output)),
     }
 }

@@ -41,9 +41,13 @@ fn measured(args: &[&str], run: &str) -> (Vec<(Attempt, Value)>, Value) {
         .collect();
     let id = plimsoll_store::open(Path::new(run)).expect("a run").manifest.id;
     let name = |row: &Attempt| format!("{id}-{}-{}-{}", row.level, row.request, row.attempt);
-    let rows: Vec<_> = rows(run).into_iter().map(|row| (known[&name(&row)].clone(), row)).collect();
+    let with_own = |row: Attempt| {
+        let own = known[&name(&row)].clone();
+        (row, own)
+    };
+    let rows: Vec<_> = rows(run).into_iter().map(with_own).collect();
     assert!(rows.len() > 50, "{} requests", rows.len());
-    (rows.into_iter().map(|(known, row)| (row, known)).collect(), ended.json())
+    (rows, ended.json())
 }
 
 #[test]
@@ -69,6 +73,11 @@ fn speech_is_measured_as_the_engine_sent_it() {
             let written = number(&known["writes_ns"][0]) - number(&known["arrival_ns"]);
             let heard = (row.first_token.unwrap_or(row.end.expect("ended")) - row.sent.expect("sent")).0;
             assert!(heard >= written, "{own:?}: heard after {heard} ns, written after {written} ns");
+        }
+        // Chunks within a read are one piece of audio. Only the closing event can come with the last one.
+        for (row, _) in &rows {
+            let pieces = row.events.iter().filter(|event| event.coalesced && event.kind.is_token());
+            assert!(pieces.count() <= usize::from(own.concat().contains("sse")), "{own:?}: {:?}", row.events);
         }
         let latency = &printed["findings"]["levels"][0]["summary"]["latency"];
         // The nearest rank, by its definition.

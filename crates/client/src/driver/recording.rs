@@ -171,6 +171,12 @@ impl Recording {
     fn event(&mut self, decoded: DecodedEvent, progress: &mut ReadProgress) {
         let Some(stamps) = &self.stamps else { return };
         let (read, arrival) = (stamps.reads(), stamps.arrival());
+        let is_audio = self.protocol == Protocol::Speech && decoded.kind == EventKind::Content;
+        let last = self.attempt.events.last().filter(|_| self.newest_read == read);
+        if is_audio && last.is_some_and(|last| last.kind == EventKind::Content) {
+            // The chunks of a read are one piece of audio, because the bytes have no other structure.
+            return;
+        }
         if self.newest_read == read
             && let Some(earlier) = self.attempt.events.last_mut()
             && !earlier.coalesced

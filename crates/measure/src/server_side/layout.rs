@@ -76,12 +76,6 @@ impl PageLayout {
         self.tracks.contains_key(&signal)
     }
 
-    /// Returns whether an engine reports the signal, and not only a gateway in front of engines.
-    pub fn is_engines(&self, signal: Signal) -> bool {
-        let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
-        tracks.iter().any(|placed| placed.track.layer == SignalLayer::Engine)
-    }
-
     /// Returns whether any of the servers has a name for this signal.
     pub fn may_say(&self, signal: Signal) -> bool {
         self.has(signal) || self.servers.iter().any(|server| SignalTable::shipped().says(server, signal))
