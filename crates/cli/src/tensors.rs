@@ -79,13 +79,14 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
         ("--sessions", args.sessions.is_some()),
     ];
     let is_kserve = draft.carries_tensors();
+    let named = Protocol::from_name(draft.protocol());
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((flag, _)) if is_kserve => {
             return Err(Stop::usage(format!(
                 "{flag}: a KServe request contains tensors, not tokens; set the rows with --batch"
             )));
         }
-        Some((flag, _)) if Protocol::from_name(draft.protocol()) == Some(Protocol::Transcriptions) => {
+        Some((flag, _)) if named == Some(Protocol::Transcriptions) => {
             return Err(Stop::usage(format!(
                 "{flag}: a transcription contains audio, not text; set its length with --audio"
             )));
@@ -95,6 +96,10 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
             return Err(Stop::usage(format!("{flag}: only --protocol kserve and kserve_grpc send tensors")));
         }
         _ => {}
+    }
+    if args.osl.is_some() && named.is_some_and(|protocol| !protocol.takes_output_length()) {
+        let protocol = draft.protocol();
+        return Err(Stop::usage(format!("--osl: {protocol} requests set no output length; drop this flag")));
     }
     if let Some(batch) = &args.batch {
         draft.set("sizes.prompt", batch.clone().into());

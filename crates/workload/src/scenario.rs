@@ -562,18 +562,12 @@ impl PromptSpec {
             Err(SpecError::Conflict { path: format!("prompts.{field}"), what: what.into() })
         };
         match &self.audio {
-            None => {
-                conflict("audio", "a transcription needs a sound: give its length, such as {length: 10s}")
-            }
+            None => conflict("audio", "a transcription needs audio: set its length, such as {length: 10s}"),
             Some(audio) if audio.count != Size::Fixed(1) => {
-                conflict("audio.count", "a transcription carries one sound")
+                conflict("audio.count", "a transcription has one audio clip")
             }
-            Some(_) if self.file.is_some() => {
-                conflict("file", "a transcription carries a sound, and no text")
-            }
-            Some(_) if self.sessions.is_some() => {
-                conflict("sessions", "a transcription is no turn of a conversation")
-            }
+            Some(_) if self.file.is_some() => conflict("file", "a transcription has audio and no text"),
+            Some(_) if self.sessions.is_some() => conflict("sessions", "transcriptions have no sessions"),
             Some(_) => Ok(()),
         }
     }

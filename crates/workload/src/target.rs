@@ -185,11 +185,11 @@ impl TargetSpec {
         let own = self.body_template.is_some();
         let plays = matches!(self.protocol, Protocol::Chat | Protocol::Transcriptions);
         let wrong = match (images && (own || !shows), audio && (own || !plays)) {
-            (true, _) => ("prompts.images", "chat, responses, messages and ollama_chat carry pictures"),
-            (_, true) => ("prompts.audio", "chat and transcriptions carry sounds"),
+            (true, _) => ("prompts.images", "only chat, responses, messages and ollama_chat send images"),
+            (_, true) => ("prompts.audio", "only chat and transcriptions send audio"),
             _ => return Ok(()),
         };
-        let but = if own { ", and no body of one's own does" } else { "" };
+        let but = if own { "; a custom body does not" } else { "" };
         Err(SpecError::Conflict { path: wrong.0.into(), what: format!("{}{but}", wrong.1) })
     }
 

@@ -1,6 +1,7 @@
 //! Parses the short values of flags: URLs, arrivals, kinds of traffic, ceilings, prices.
 
 use plimsoll_judge::cost::{Bill, EndpointPrice};
+use plimsoll_measure::budget::BudgetMetric;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_model::Protocol;
 use plimsoll_workload::{Scenario, nearest};
@@ -138,6 +139,10 @@ pub fn budget(ceilings: &[String]) -> CliResult<Option<BudgetSpec>> {
         let metric = named.ok_or_else(|| {
             let tip = nearest(metric, ["ttft", "tpot", "e2e", "errors"]);
             let tip = tip.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            let tip = match BudgetMetric::ALL.iter().any(|known| known.name() == metric) {
+                true => "; a budget file takes this one".to_owned(),
+                false => tip,
+            };
             Stop::usage(format!("--slo {text}: the metrics are ttft, tpot, e2e and errors{tip}"))
         })?;
         // Ceilings must rise with the percentile, because a higher percentile is never smaller and one of the two would be redundant.

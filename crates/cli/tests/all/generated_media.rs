@@ -61,13 +61,17 @@ fn speech_is_measured_as_the_engine_sent_it() {
         let (_kept, run) = run_folder();
         let load = [&["--api", "speech", "--isl", "uniform:5,30"], own].concat();
         let (rows, printed) = measured(&load, &run);
+        let summary = &printed["findings"]["levels"][0]["summary"];
+        let start_ns = summary["window"]["start"].as_i64().expect("ns");
         let mut factors = Vec::new();
         for (row, known) in &rows {
             assert!(row.outcome.is_finished() && row.answer.broken.is_none(), "{own:?}: {:?}", row.answer);
             assert_eq!(known["path"], "/v1/audio/speech");
             assert_eq!(Value::from(row.media.audio_ms), known["media"]["audio_ms"], "{own:?}");
             let e2e_ns = (row.end.expect("ended") - row.due).0 as f64;
-            factors.push(e2e_ns / 1e6 / row.media.audio_ms as f64);
+            if row.due.0 >= start_ns {
+                factors.push(e2e_ns / 1e6 / row.media.audio_ms as f64);
+            }
             // No sample arrives before the engine has written one.
             let number = |of: &Value| of.as_i64().expect("ns");
             let written = number(&known["writes_ns"][0]) - number(&known["arrival_ns"]);
@@ -79,34 +83,16 @@ fn speech_is_measured_as_the_engine_sent_it() {
             let pieces = row.events.iter().filter(|event| event.coalesced && event.kind.is_token());
             assert!(pieces.count() <= usize::from(own.concat().contains("sse")), "{own:?}: {:?}", row.events);
         }
-        let latency = &printed["findings"]["levels"][0]["summary"]["latency"];
+        let latency = &summary["latency"];
         // The nearest rank, by its definition.
         factors.sort_by(f64::total_cmp);
         let p50 = factors[factors.len().div_ceil(2) - 1];
-        let rtf = latency["rtf"]["p50"]["value"].as_f64().expect("a factor");
+        // A busy machine makes the run invalid and its figures provisional.
+        let shown = &latency["rtf"]["p50"];
+        let rtf = shown["value"].as_f64().or(shown["seen"]["value"].as_f64()).expect("a factor");
         assert!((rtf / p50 - 1.0).abs() < 1e-6, "{own:?}: {rtf} is not {p50}");
         assert_eq!(latency["ttft"].is_null(), own == ["--set", "target.stream=false"], "{own:?}");
         assert!(plimsoll(&["show", &run]).stdout.contains("rtf"));
-    }
-}
-
-#[test]
-fn the_real_time_factor_is_compared_and_limited() {
-    let (_kept, run) = run_folder();
-    let (_also, other) = run_folder();
-    for run in [&run, &other] {
-        measured(&["--api", "speech", "--isl", "20"], run);
-    }
-    let compared = plimsoll(&["compare", &run, &other]);
-    assert!(compared.stdout.contains("rtf p50"), "{}{}", compared.stdout, compared.stderr);
-    let folder = tempfile::tempdir().expect("a folder");
-    for (max, code) in [("1s", 0), ("1ms", 1)] {
-        let file = folder.path().join("budget.yaml");
-        let text =
-            format!("version: 1\nname: speech\nbudgets:\n  - {{id: pace, metric: rtf, p: 50, max: {max}}}\n");
-        std::fs::write(&file, text).expect("written");
-        let ended = plimsoll(&["gate", &run, "--budget", file.to_str().expect("utf-8")]);
-        assert_eq!(ended.code, code, "{max}: {}{}", ended.stdout, ended.stderr);
     }
 }
 
@@ -302,5 +288,20 @@ fn images_of_other_servers_are_counted() {
         for row in rows(&run) {
             assert_eq!((row.answer.broken, row.media.images as usize), (broken, images), "{body}");
         }
+    }
+}
+
+#[test]
+fn flags_without_an_effect_are_refused() {
+    for (args, why) in [
+        (&["--api", "speech", "--isl", "9", "--osl", "9"][..], "--osl: speech requests set no output length"),
+        (&["--api", "images", "--osl", "9"], "--osl: images requests set no output length"),
+        (&["--api", "speech", "--audio", "5s"], "only chat and transcriptions send audio"),
+        (&["--api", "images", "--images", "8x8"], "send images"),
+        (&["--api", "speech", "--slo", "rtf p95 < 1s"], "a budget file takes this one"),
+    ] {
+        let ended = plimsoll(&[&["run", "http://127.0.0.1:9/v1", "--rate", "1/s"], args].concat());
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
     }
 }

@@ -278,8 +278,8 @@ fn the_engine_counts_what_it_was_sent() {
 #[test]
 fn what_carries_none_is_refused_before_anything_is_sent() {
     for (args, want) in [
-        (&["--api", "completions", "--images", "8x8"][..], "carry pictures"),
-        (&["--api", "responses", "--audio", "1s"], "chat and transcriptions carry sounds"),
+        (&["--api", "completions", "--images", "8x8"][..], "send images"),
+        (&["--api", "responses", "--audio", "1s"], "chat and transcriptions send audio"),
         (&["--images", "8"], "WIDTHxHEIGHT"),
         (&["--images", "8x9000"], "at most 8192"),
         (&["--images", "8x8", "--set", "prompts.images.bits=3"], "1, 2, 4 or 8"),

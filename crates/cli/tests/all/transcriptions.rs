@@ -270,8 +270,8 @@ fn answers_of_other_servers_are_read() {
 fn what_a_transcription_cannot_carry_is_refused_before_anything_is_sent() {
     for (args, why) in [
         (&["--isl", "40"][..], "set its length with --audio"),
-        (&["--images", "8x8"], "carry pictures"),
-        (&["--audio", "2*5s"], "one sound"),
+        (&["--images", "8x8"], "send images"),
+        (&["--audio", "2*5s"], "one audio clip"),
         (&["--sessions", "3,1s"], "set its length with --audio"),
     ] {
         let ended = plimsoll(

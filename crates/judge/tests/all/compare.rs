@@ -376,6 +376,25 @@ fn what_is_not_the_same_experiment_is_refused() {
     ));
 }
 
+/// Equal times for half the audio: `e2e` is unchanged, and the real-time factor is twice as large.
+#[test]
+fn shorter_audio_in_equal_time_is_a_worse_factor() {
+    let speech = |audio_ms: u64, seed: u64| {
+        let mut stream = Stream::new(seed, "speech", 0);
+        let records = (0..4_000u64).map(|i| {
+            let mut record = answer(i, 10 * i as i64, 50, 400 + stream.below(5) as i64, 3);
+            record.media.audio_ms = audio_ms;
+            record
+        });
+        Whole::of(vec![level(100.0, 40)], records.collect())
+    };
+    let found = compared(&speech(2_000, 1), &speech(1_000, 2));
+    let of = |metric: &str| row(&found, metric, "p50").verdict;
+    assert_eq!((of("e2e"), of("rtf")), (ChangeVerdict::NoChange, ChangeVerdict::Regressed));
+    let effect = row(&found, "rtf", "p50").effect.as_ref().expect("both have it");
+    assert!((effect.value - 2.0).abs() < 0.02, "{effect:?}");
+}
+
 #[test]
 fn too_short_a_run_decides_nothing() {
     let short = Span::from_millis(400);

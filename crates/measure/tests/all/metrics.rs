@@ -123,6 +123,30 @@ fn failures_keep_their_place_in_the_tail() {
     assert!((summary.counts.error_rate.expect("requests").value - 0.02).abs() < 1e-12);
 }
 
+/// Speech of 2 s that takes 500 ms has a factor of 0.25. Every 50th request fails, and every second one has no audio at all.
+#[test]
+fn the_real_time_factor_is_the_time_per_second_of_audio() {
+    let records = thousand(|i| {
+        let mut record = match i % 50 {
+            48 | 49 => failure(i, 10 * i as i64, How::Shed, 1),
+            _ => answer(i, 10 * i as i64, 30, 500, 5),
+        };
+        record.class = (i % 2) as u16;
+        if record.class == 0 && record.outcome.is_finished() {
+            record.media.audio_ms = 2_000;
+        }
+        record
+    });
+    let summary = summarise(&level(100.0, 10), &records, &[], None);
+    let rtf = summary.latency.rtf.as_ref().expect("audio");
+    // The failures of the class without audio are none of speech.
+    assert_eq!((rtf.n, rtf.infinite, rtf.max_s), (500, 20, Some(f64::INFINITY)));
+    check(Some(rtf), 500, 0.25);
+    // Of compressed audio the length is unknown, which is no factor of zero.
+    let unknown = thousand(|i| answer(i, 10 * i as i64, 30, 500, 5));
+    assert_eq!(summarise(&level(100.0, 10), &unknown, &[], None).latency.rtf, None);
+}
+
 #[test]
 fn what_does_not_exist_is_absent_and_never_zero() {
     let single = thousand(|i| answer(i, 10 * i as i64, 30, 30, 1));
