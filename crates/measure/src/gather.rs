@@ -7,7 +7,7 @@
 //!
 //! Joining the attempts of a request as they end was rejected: the last attempt is known only at the end of the level.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use plimsoll_model::{At, Attempt, Broken, Event, EventKind, How, ServerStage, TokensRule};
 
@@ -571,20 +571,30 @@ fn leave_out_classes_without_tokens(columns: &mut Columns) {
     columns.has_tokens = has_tokens;
 }
 
-/// Returns `e2e` per second of audio. A failure has one if another request of its class has audio.
+/// Returns `e2e` per second of audio; empty without audio. A failure counts unless only silent requests of its class finished.
 fn rtf(columns: &Columns) -> Vec<i64> {
-    let audio_ms = &columns.audio_ms;
-    let classes: BTreeSet<u16> =
-        (0..audio_ms.len()).filter(|row| audio_ms[*row] > 0).map(|row| columns.class(row)).collect();
-    if classes.is_empty() {
-        return Vec::new();
+    let rows = || 0..columns.e2e.len();
+    let audio_ms = |row: usize| columns.audio_ms.get(row).copied().unwrap_or(0);
+    // By class: whether a request finished with audio, and without.
+    let mut ended: Vec<(bool, bool)> = Vec::new();
+    for row in rows().filter(|row| !matches!(columns.e2e[*row], INFINITE | ABSENT)) {
+        let class = usize::from(columns.class(row));
+        ended.resize(ended.len().max(class + 1), (false, false));
+        ended[class].0 |= audio_ms(row) > 0;
+        ended[class].1 |= audio_ms(row) == 0;
     }
-    let of_row = |row: usize| match (columns.e2e[row], audio_ms.get(row).copied().unwrap_or(0)) {
-        (INFINITE, _) if classes.contains(&columns.class(row)) => INFINITE,
-        (INFINITE | ABSENT, _) | (_, 0) => ABSENT,
+    let of_row = |row: usize| match (columns.e2e[row], audio_ms(row)) {
+        (INFINITE, _) => match ended.get(usize::from(columns.class(row))) {
+            Some((false, true)) => ABSENT,
+            _ => INFINITE,
+        },
+        (ABSENT, _) | (_, 0) => ABSENT,
         (e2e, ms) => e2e.saturating_mul(1000) / i64::from(ms),
     };
-    (0..columns.e2e.len()).map(of_row).collect()
+    if rows().all(|row| of_row(row) == ABSENT) {
+        return Vec::new();
+    }
+    rows().map(of_row).collect()
 }
 
 /// Returns (last token − first token) / (n − 1) with n streamed tokens.

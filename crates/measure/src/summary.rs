@@ -305,7 +305,11 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
                 .filter(|values| exists(values))
                 .and_then(|values| set("ntpot", &values, false)),
         },
-        rtf: columns.rtf.get(from..to).and_then(|values| set("rtf", values, false)),
+        rtf: columns
+            .rtf
+            .get(from..to)
+            .filter(|values| exists(values))
+            .and_then(|values| set("rtf", values, false)),
         session_e2e: set("session_e2e", &sessions, false),
         ttft,
         event_gap,

@@ -10,9 +10,10 @@ use plimsoll_model::EventKind;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::chunk::{Text, is_error};
+use crate::chunk::{Count, Text, is_error};
 use crate::decoded::DecodedEvent;
 use crate::fault::Fault;
+use crate::head::Head;
 use crate::tally::Tally;
 
 /// Longest header of a WAV before its samples, in bytes.
@@ -23,19 +24,30 @@ const PCM_RATE: u32 = 24_000;
 const UNKNOWN_LENGTH: u32 = 0x7fff_ff00;
 /// Bytes that show the format.
 const MAGIC: usize = 4;
+const RIFF: &[u8] = b"RIFF";
 
-/// Returns whether a body of this media type is audio. Others may be text, and their first bytes decide.
+/// Media types of samples without a header.
+const PCM_KINDS: [&str; 4] = ["audio/pcm", "audio/x-pcm", "audio/l16", "audio/raw"];
+/// Media types of WAV, in place of which servers also send other formats.
+const WAV_KINDS: [&str; 4] = ["audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave"];
+
+/// Returns the media type without its parameters, in lower case.
+fn kind(content_type: Option<&str>) -> String {
+    content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Returns whether any bytes of this media type are audio. The first bytes of others show errors and pages.
 pub(crate) fn is_binary(content_type: Option<&str>) -> bool {
-    content_type.is_some_and(|kind| {
-        let kind = kind.to_ascii_lowercase();
-        kind.starts_with("audio/") || kind.starts_with("application/octet-stream")
-    })
+    let kind = kind(content_type);
+    PCM_KINDS.contains(&&*kind) || kind == "application/octet-stream"
 }
 
 /// The audio of one response, while it arrives.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AudioReader {
     format: AudioFormat,
+    /// Samples per second and channels of audio without a header; `None` if its media type excludes it.
+    pcm: Option<(u32, u32)>,
     /// Bytes of samples, or of a compressed format.
     bytes: u64,
 }
@@ -50,46 +62,61 @@ enum AudioFormat {
     Compressed,
 }
 
-impl Default for AudioFormat {
-    fn default() -> AudioFormat {
-        AudioFormat::Unknown(Vec::new())
+impl Default for AudioReader {
+    fn default() -> AudioReader {
+        AudioReader { format: AudioFormat::Unknown(Vec::new()), pcm: Some((PCM_RATE, 1)), bytes: 0 }
     }
 }
 
 impl AudioReader {
-    /// Creates the reader for a response of this media type.
-    pub fn new(content_type: Option<&str>) -> AudioReader {
-        let kind = content_type.unwrap_or_default().to_ascii_lowercase();
-        let mut parts = kind.split(';').map(str::trim);
-        if !matches!(parts.next(), Some("audio/pcm" | "audio/l16" | "audio/x-pcm")) {
-            return AudioReader::default();
-        }
-        let (mut rate, mut channels) = (PCM_RATE, 1);
-        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
-            match (name.trim(), value.trim().parse::<u32>()) {
-                ("rate", Ok(hertz)) if hertz > 0 => rate = hertz,
-                ("channels", Ok(n)) if n > 0 => channels = n,
+    /// Creates the reader for a response with this head.
+    pub fn new(head: &Head) -> AudioReader {
+        let kind = kind(head.content_type.as_deref());
+        let parameters = head.content_type.as_deref().unwrap_or_default().split(';').skip(1);
+        let (mut rate, mut channels) = (head.sample_rate.unwrap_or(PCM_RATE), head.channels.unwrap_or(1));
+        for (name, value) in parameters.filter_map(|part| part.split_once('=')) {
+            let number = value.trim().trim_matches('"').parse::<u32>().ok().filter(|n| *n > 0);
+            match name.trim().to_ascii_lowercase().as_str() {
+                "rate" => rate = number.unwrap_or(rate),
+                "channels" => channels = number.unwrap_or(channels),
                 _ => {}
             }
         }
-        AudioReader { format: pcm(rate, channels), bytes: 0 }
+        let is_compressed = kind.starts_with("audio/") && !WAV_KINDS.contains(&&*kind);
+        match PCM_KINDS.contains(&&*kind) {
+            true => AudioReader { format: samples(rate, channels), ..AudioReader::default() },
+            false => {
+                AudioReader { pcm: (!is_compressed).then_some((rate, channels)), ..AudioReader::default() }
+            }
+        }
     }
 
     /// Counts the next bytes. Returns whether they contain audio.
     pub fn feed(&mut self, bytes: &[u8]) -> bool {
-        if let AudioFormat::Unknown(start) = &mut self.format {
-            start.extend_from_slice(bytes);
-            let (format, head) = match recognise(start) {
-                Some(found) => found,
-                None if start.len() > HEADER_MAX => (AudioFormat::Compressed, 0),
-                None => return false,
-            };
-            self.bytes = (start.len() - head) as u64;
-            self.format = format;
-            return self.bytes > 0;
+        match &mut self.format {
+            AudioFormat::Unknown(start) => {
+                start.extend_from_slice(bytes);
+                let (format, head) = match recognise(start, self.pcm) {
+                    Some(found) => found,
+                    None if start.len() > HEADER_MAX => (AudioFormat::Compressed, 0),
+                    None => return false,
+                };
+                self.bytes = (start.len() - head) as u64;
+                self.format = format;
+                self.bytes > 0
+            }
+            // Some servers stream a sequence of complete files.
+            AudioFormat::Samples { declared, .. } if bytes.starts_with(RIFF) => {
+                let head = wav(bytes).map_or(0, |(_, head)| head);
+                *declared = None;
+                self.bytes += (bytes.len() - head) as u64;
+                bytes.len() > head
+            }
+            _ => {
+                self.bytes += bytes.len() as u64;
+                !bytes.is_empty()
+            }
         }
-        self.bytes += bytes.len() as u64;
-        !bytes.is_empty()
     }
 
     /// Returns the length of the audio in ms; `None` for compressed formats.
@@ -104,23 +131,25 @@ impl AudioReader {
     }
 }
 
-fn pcm(rate: u32, channels: u32) -> AudioFormat {
+fn samples(rate: u32, channels: u32) -> AudioFormat {
     AudioFormat::Samples { byte_rate: 2 * u64::from(rate) * u64::from(channels), declared: None }
 }
 
 /// Returns the format of audio with these first bytes, and the length of its header; `None` if more bytes are needed.
-fn recognise(start: &[u8]) -> Option<(AudioFormat, usize)> {
-    match start.get(..MAGIC)? {
-        b"RIFF" => wav(start),
-        b"OggS" | b"fLaC" => Some((AudioFormat::Compressed, 0)),
-        [b'I', b'D', b'3', _] => Some((AudioFormat::Compressed, 0)),
+fn recognise(start: &[u8], pcm: Option<(u32, u32)>) -> Option<(AudioFormat, usize)> {
+    let has_frames = match start.get(..MAGIC)? {
+        RIFF => return wav(start),
+        b"OggS" | b"fLaC" | [b'I', b'D', b'3', _] => true,
         // Frames of MPEG audio (layer III) and AAC (ADTS) begin with eleven or twelve set bits.
-        [0xff, 0xe2 | 0xe3 | 0xf2 | 0xf3 | 0xfa | 0xfb | 0xf1 | 0xf9, ..] => {
-            Some((AudioFormat::Compressed, 0))
-        }
-        _ if start.get(MAGIC..2 * MAGIC)? == b"ftyp" => Some((AudioFormat::Compressed, 0)),
-        _ => Some((pcm(PCM_RATE, 1), 0)),
-    }
+        [0xff, 0xe2 | 0xe3 | 0xf0 | 0xf1 | 0xf2 | 0xf3 | 0xf8 | 0xf9 | 0xfa | 0xfb, ..] => true,
+        // EBML: WebM and Matroska.
+        [0x1a, 0x45, 0xdf, 0xa3] => true,
+        _ => start.get(MAGIC..2 * MAGIC)? == b"ftyp",
+    };
+    Some(match pcm.filter(|_| !has_frames) {
+        Some((rate, channels)) => (samples(rate, channels), 0),
+        None => (AudioFormat::Compressed, 0),
+    })
 }
 
 /// Returns the format of a WAV and the length of its header; `None` if more bytes are needed.
@@ -154,32 +183,47 @@ fn wav(start: &[u8]) -> Option<(AudioFormat, usize)> {
 struct SpeechEvent<'a> {
     #[serde(borrow, rename = "type")]
     kind: Text<'a>,
-    /// Base64; Mistral's name is the second.
-    #[serde(borrow, alias = "audio_data")]
-    audio: Text<'a>,
+    /// Base64 (OpenAI, vLLM-Omni), or an object with it (SGLang-Omni).
+    #[serde(borrow)]
+    audio: Option<&'a RawValue>,
+    /// Mistral's name.
+    #[serde(borrow)]
+    audio_data: Text<'a>,
+    #[serde(borrow)]
+    finish_reason: Text<'a>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
 }
 
-/// Parses an event of a stream (`stream_format: sse`).
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct AudioPart<'a> {
+    #[serde(borrow)]
+    data: Text<'a>,
+    sample_rate: Count,
+}
+
+/// Parses an event of a stream.
 pub(crate) fn event(data: &str, tally: &mut Tally) -> Result<DecodedEvent, serde_json::Error> {
     let told: SpeechEvent<'_> = serde_json::from_str(data)?;
-    if is_error(told.error) {
+    if is_error(told.error) || told.kind.get().ends_with(".error") {
         tally.error.get_or_insert_with(|| Fault::from_json(data));
         return Ok(DecodedEvent::of(EventKind::Error));
     }
-    match told.kind.get() {
-        "speech.audio.delta" => {
-            let bytes = STANDARD.decode(told.audio.get()).unwrap_or_default();
-            Ok(feed(&bytes, tally))
-        }
-        // The usage is not read: its tokens are frames of the audio, and no event shows how many it carries.
-        "speech.audio.done" => {
-            tally.done = true;
-            Ok(DecodedEvent::of(EventKind::Finish))
-        }
-        _ => Ok(DecodedEvent::of(EventKind::Empty)),
+    // The usage is not read: its tokens are frames of the audio, and no event shows how many it carries.
+    if told.kind.get() == "speech.audio.done" || !told.finish_reason.is_empty() {
+        tally.done = true;
+        return Ok(DecodedEvent::of(EventKind::Finish));
     }
+    let part = match told.audio.map(RawValue::get) {
+        None => AudioPart { data: told.audio_data, ..AudioPart::default() },
+        Some(raw) if raw.starts_with('{') => serde_json::from_str(raw)?,
+        Some(raw) => AudioPart { data: serde_json::from_str(raw)?, ..AudioPart::default() },
+    };
+    if let (Some(rate), Some((pcm_rate, _))) = (part.sample_rate.0.filter(|n| *n > 0), &mut tally.audio.pcm) {
+        *pcm_rate = rate;
+    }
+    Ok(feed(&STANDARD.decode(part.data.get()).unwrap_or_default(), tally))
 }
 
 /// Counts bytes of audio. Their event has content if they contain samples.
@@ -197,6 +241,35 @@ mod tests {
     use super::*;
     use crate::media;
     use plimsoll_model::Media;
+
+    fn head(content_type: Option<&str>) -> Head {
+        Head { content_type: content_type.map(str::to_owned), ..Head::default() }
+    }
+
+    #[test]
+    fn rates_of_samples_are_those_declared() {
+        let with = |kind: &str, sample_rate: Option<u32>, channels: Option<u32>| {
+            let mut reader = AudioReader::new(&Head { sample_rate, channels, ..head(Some(kind)) });
+            reader.feed(&[0; 96_000]);
+            reader.length_ms()
+        };
+        assert_eq!(with("audio/pcm", None, None), Some(2000));
+        assert_eq!(with("audio/pcm", Some(16_000), None), Some(3000));
+        assert_eq!(with("audio/pcm", Some(24_000), Some(2)), Some(1000));
+        assert_eq!(with("audio/pcm; rate=\"48000\"", Some(16_000), None), Some(1000));
+        assert_eq!(with("audio/raw;Rate=48000", None, None), Some(1000));
+        // What is labelled as compressed is no PCM.
+        assert_eq!(with("audio/webm", None, None), None);
+    }
+
+    /// Two files of 1.5 s, one after the other.
+    #[test]
+    fn files_in_sequence_add_up() {
+        let file = media::file(&Media::Audio { samples: 12_000, rate: 8_000, key: 1 });
+        let mut reader = AudioReader::new(&head(Some("audio/wav")));
+        assert!(reader.feed(&file) && reader.feed(&file));
+        assert_eq!(reader.length_ms(), Some(3000));
+    }
 
     /// One and a half seconds in each form, split at every size.
     #[test]
@@ -226,9 +299,11 @@ mod tests {
             (Some("audio/mpeg"), &compressed(b"\xff\xfb\x90\x64"), None, 3),
             (Some("audio/ogg"), &compressed(b"OggS"), None, 3),
             (None, &compressed(b"\0\0\0\x20ftypM4A "), None, 7),
+            (None, &compressed(b"\x1a\x45\xdf\xa3"), None, 3),
+            (Some("audio/aac"), &compressed(b"\xff\xf0\x50\x80"), None, 3),
         ] {
             for step in [1, 7, 43, 44, 45, 1000, body.len()] {
-                let mut reader = AudioReader::new(kind);
+                let mut reader = AudioReader::new(&head(kind));
                 let heard: Vec<bool> = body.chunks(step).map(|bytes| reader.feed(bytes)).collect();
                 let first = heard.iter().position(|heard| *heard);
                 assert_eq!(first, Some(header / step), "{kind:?} {step}");
@@ -241,7 +316,7 @@ mod tests {
     fn a_header_alone_is_no_audio() {
         let file = media::file(&Media::Audio { samples: 100, rate: 8_000, key: 1 });
         for body in [&file[..44], &file[..20], b"", b"RI"] {
-            let mut reader = AudioReader::new(Some("audio/wav"));
+            let mut reader = AudioReader::new(&head(Some("audio/wav")));
             assert!(!reader.feed(body), "{body:?}");
             assert_eq!(reader.length_ms(), None);
         }

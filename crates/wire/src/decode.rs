@@ -148,8 +148,8 @@ impl Decoder {
             }
         };
         let mut stream_state = Stream::new(protocol, keep_text);
-        if let BodyReader::Audio = reading {
-            stream_state.tally.audio = AudioReader::new(head.content_type.as_deref());
+        if protocol == Protocol::Speech {
+            stream_state.tally.audio = AudioReader::new(&head);
         }
         let calls = protocol == Protocol::KserveGrpc;
         let unpacker = (!calls).then(|| Unpacker::new(head.content_encoding.as_deref()));

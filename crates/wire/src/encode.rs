@@ -257,7 +257,7 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
         Protocol::Images => body.text("prompt", &flat(payload)),
         Protocol::Speech => {
             body.text("input", &flat(payload));
-            // Both formats show the length of the audio; servers stream only the first.
+            // Both formats show the length of the audio. Most servers stream only PCM.
             body.text("response_format", if options.stream { "pcm" } else { "wav" });
             if options.stream {
                 body.raw("stream", |out| out.push_str("true"));

@@ -30,6 +30,10 @@ pub struct Head {
     pub json_length: Option<usize>,
     /// Status of a gRPC call, if these are its trailers or a head without a body.
     pub call: Option<CallStatus>,
+    /// Samples per second of audio without a header, from `X-Sample-Rate`.
+    pub sample_rate: Option<u32>,
+    /// Channels of audio without a header, from `X-Channels`.
+    pub channels: Option<u32>,
 }
 
 impl Head {
@@ -92,6 +96,8 @@ impl Head {
             | b"target-pod"
             | b"x-litellm-model-id" => self.replica = Some(bounded(value, 128)),
             b"server-timing" => self.server_timing(value),
+            b"x-sample-rate" => self.sample_rate = value.parse().ok().filter(|n| *n > 0),
+            b"x-channels" => self.channels = value.parse().ok().filter(|n| *n > 0),
             b"openai-processing-ms"
             | b"x-envoy-upstream-service-time"
             | b"x-litellm-overhead-duration-ms"

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -170,4 +171,35 @@ fn an_empty_answer_failed() {
         let _ = socket.shutdown(std::net::Shutdown::Both);
     });
     all_end_as("stream_error", &counts);
+}
+
+/// As llama.cpp does, the server answers 503 while it loads its model. A run without a model name then has no model to ask for.
+#[test]
+fn a_server_that_loads_its_model_is_waited_for() {
+    let asked = AtomicU32::new(0);
+    let server = Server::start(move |request, socket| {
+        let json = "content-type: application/json\r\n";
+        if !request.starts_with("GET") {
+            return reply(
+                socket,
+                "200 OK",
+                json,
+                r#"{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}"#,
+            );
+        }
+        match asked.fetch_add(1, Ordering::Relaxed) {
+            0..3 => {
+                reply(socket, "503 Service Unavailable", json, r#"{"error":{"message":"Loading model"}}"#)
+            }
+            _ => reply(socket, "200 OK", json, r#"{"object":"list","data":[{"id":"m"}]}"#),
+        }
+    });
+    let (_folder, run) = run_folder();
+    let load = ["run", &server.url, "--concurrency", "1", "--requests", "2", "--no-stream", "-o", &run];
+    let ended = plimsoll(&load);
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
+    assert!(ended.stderr.contains("the server is not ready: GET"), "{}", ended.stderr);
+    let ended = plimsoll(&[&load[..], &["--wait-ready", "60s"]].concat());
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    assert!(ended.stdout.contains("model m"), "{}", ended.stdout);
 }

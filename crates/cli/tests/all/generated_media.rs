@@ -63,7 +63,7 @@ fn speech_is_measured_as_the_engine_sent_it() {
         let (rows, printed) = measured(&load, &run);
         let summary = &printed["findings"]["levels"][0]["summary"];
         let start_ns = summary["window"]["start"].as_i64().expect("ns");
-        let mut factors = Vec::new();
+        let (mut factors, mut late_ns) = (Vec::new(), Vec::new());
         for (row, known) in &rows {
             assert!(row.outcome.is_finished() && row.answer.broken.is_none(), "{own:?}: {:?}", row.answer);
             assert_eq!(known["path"], "/v1/audio/speech");
@@ -72,12 +72,15 @@ fn speech_is_measured_as_the_engine_sent_it() {
             if row.due.0 >= start_ns {
                 factors.push(e2e_ns / 1e6 / row.media.audio_ms as f64);
             }
-            // No sample arrives before the engine has written one.
             let number = |of: &Value| of.as_i64().expect("ns");
             let written = number(&known["writes_ns"][0]) - number(&known["arrival_ns"]);
             let heard = (row.first_token.unwrap_or(row.end.expect("ended")) - row.sent.expect("sent")).0;
-            assert!(heard >= written, "{own:?}: heard after {heard} ns, written after {written} ns");
+            late_ns.push(heard - written);
         }
+        // The first sample arrives when the engine has written it. The median leaves out what a busy machine stamps late.
+        late_ns.sort_unstable();
+        let median_ns = late_ns[late_ns.len() / 2];
+        assert!((-500_000..5_000_000).contains(&median_ns), "{own:?}: {median_ns} ns after it was written");
         // Chunks within a read are one piece of audio. Only the closing event can come with the last one.
         for (row, _) in &rows {
             let pieces = row.events.iter().filter(|event| event.coalesced && event.kind.is_token());
@@ -189,7 +192,7 @@ fn delta(audio: &[u8]) -> Vec<u8> {
     format!("data: {event}\n\n").into_bytes()
 }
 
-/// Audio in the formats of OpenAI, vLLM-Omni, Kokoro and Mistral, with the length, and the number of pauses before the first sample.
+/// Audio in the formats of OpenAI, vLLM-Omni, SGLang-Omni and Mistral, with the length, and the number of pauses before the first sample.
 #[test]
 fn audio_of_other_servers_is_measured() {
     let second = vec![1; 48_000];
@@ -198,6 +201,10 @@ fn audio_of_other_servers_is_measured() {
         "data: {}\n\n",
         json!({"type": "speech.audio.delta", "audio_data": STANDARD.encode(&second)})
     );
+    let part = json!({"data": STANDARD.encode(&second), "format": "pcm", "sample_rate": 48_000});
+    let chunk = json!({"object": "audio.speech.chunk", "audio": part, "finish_reason": null});
+    let last = json!({"object": "audio.speech.chunk", "audio": null, "finish_reason": "stop"});
+    let sglang = format!("data: {chunk}\n\ndata: {last}\n\n");
     let cases: Vec<(Parts, u64, u32, Option<Broken>)> = vec![
         (("audio/pcm", vec![second.clone(), second.clone()]), 2000, 1, None),
         (("audio/pcm; rate=44100", vec![vec![1; 88_200]]), 1000, 1, None),
@@ -213,6 +220,7 @@ fn audio_of_other_servers_is_measured() {
             None,
         ),
         (("text/event-stream", vec![mistral.into_bytes(), done]), 1000, 1, None),
+        (("text/event-stream", vec![sglang.into_bytes(), b"data: [DONE]\n\n".to_vec()]), 500, 1, None),
         (("audio/wav", vec![wav_header(24_000)]), 0, 0, Some(Broken::Empty)),
         (("audio/pcm", vec![]), 0, 0, Some(Broken::Empty)),
     ];
@@ -241,9 +249,11 @@ fn audio_of_other_servers_is_measured() {
 /// Failures of a speech server: an error instead of audio, an error event, and a connection that ends within the audio.
 #[test]
 fn failed_speech_does_not_count_as_finished() {
-    let cases: [(&str, &str, &[u8]); 3] = [
+    let cases: [(&str, &str, &[u8]); 5] = [
         ("application/json", "", br#"{"error":{"message":"out of memory","type":"server_error"}}"#),
         ("text/event-stream", "", b"data: {\"error\":{\"message\":\"out of memory\"}}\n\n"),
+        ("audio/wav", "", br#"{"error":{"message":"out of memory"}}"#),
+        ("text/event-stream", "", b"data: {\"type\":\"speech.audio.error\",\"message\":\"oom\"}\n\n"),
         ("audio/pcm", "content-length: 96000\r\n", &[1; 48_000]),
     ];
     for (kind, length, body) in cases {

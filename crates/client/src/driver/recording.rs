@@ -174,7 +174,7 @@ impl Recording {
         let is_audio = self.protocol == Protocol::Speech && decoded.kind == EventKind::Content;
         let last = self.attempt.events.last().filter(|_| self.newest_read == read);
         if is_audio && last.is_some_and(|last| last.kind == EventKind::Content) {
-            // The chunks of a read are one piece of audio, because the bytes have no other structure.
+            // Audio of one read is one piece, whether it comes as bytes or as events.
             return;
         }
         if self.newest_read == read

@@ -312,7 +312,12 @@ impl ProbeState {
                     self.adapters = models.iter().filter(is_adapter).filter_map(named).collect();
                     return Ok(models.iter().filter_map(named).collect());
                 }
-                self.what_came(list_at, &got)
+                let came = self.what_came(list_at, &got);
+                if got.status() == 503 && self.spec.model.is_none() {
+                    // As llama.cpp answers while it loads its model; its name will be in the list.
+                    return Err(self.unreachable(format!("the server is not ready: {came}")));
+                }
+                came
             }
             Err(ProbeError::Unreachable { why, .. }) => format!("GET {list_at}: {why}"),
             Err(other) => return Err(other),

@@ -142,6 +142,12 @@ fn the_real_time_factor_is_the_time_per_second_of_audio() {
     // The failures of the class without audio are none of speech.
     assert_eq!((rtf.n, rtf.infinite, rtf.max_s), (500, 20, Some(f64::INFINITY)));
     check(Some(rtf), 500, 0.25);
+    // If all requests fail, none is known to be silent, and a limit on the factor is broken.
+    let failed = thousand(|i| failure(i, 10 * i as i64, How::Shed, 1));
+    let columns = plimsoll_measure::columns::Columns::read(&failed.iter().collect::<Vec<_>>());
+    assert!(
+        columns.rtf.len() == 1_000 && columns.rtf.iter().all(|ns| *ns == plimsoll_measure::columns::INFINITE)
+    );
     // Of compressed audio the length is unknown, which is no factor of zero.
     let unknown = thousand(|i| answer(i, 10 * i as i64, 30, 500, 5));
     assert_eq!(summarise(&level(100.0, 10), &unknown, &[], None).latency.rtf, None);
