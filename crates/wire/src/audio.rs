@@ -4,6 +4,8 @@
 //! samples. It is unknown for compressed formats, because their frames are not parsed. PCM without a declared rate has
 //! OpenAI's: 24 kHz, 16 bits, one channel.
 
+use std::num::NonZeroU32;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use plimsoll_model::EventKind;
@@ -73,7 +75,8 @@ impl AudioReader {
     pub fn new(head: &Head) -> AudioReader {
         let kind = kind(head.content_type.as_deref());
         let parameters = head.content_type.as_deref().unwrap_or_default().split(';').skip(1);
-        let (mut rate, mut channels) = (head.sample_rate.unwrap_or(PCM_RATE), head.channels.unwrap_or(1));
+        let (mut rate, mut channels) =
+            (head.sample_rate.map_or(PCM_RATE, NonZeroU32::get), head.channels.map_or(1, NonZeroU32::get));
         for (name, value) in parameters.filter_map(|part| part.split_once('=')) {
             let number = value.trim().trim_matches('"').parse::<u32>().ok().filter(|n| *n > 0);
             match name.trim().to_ascii_lowercase().as_str() {
@@ -249,6 +252,7 @@ mod tests {
     #[test]
     fn rates_of_samples_are_those_declared() {
         let with = |kind: &str, sample_rate: Option<u32>, channels: Option<u32>| {
+            let [sample_rate, channels] = [sample_rate, channels].map(|n| n.and_then(NonZeroU32::new));
             let mut reader = AudioReader::new(&Head { sample_rate, channels, ..head(Some(kind)) });
             reader.feed(&[0; 96_000]);
             reader.length_ms()

@@ -425,14 +425,16 @@ impl Decoder {
         // A transcript may be requested as plain text.
         let any = matches!(self.protocol, Protocol::Http | Protocol::Transcriptions);
         let json = head::media(self.head.content_type.as_deref()) == BodyFormat::Json || !any;
-        let (body, raw) = match self.head.json_length.filter(|_| self.protocol == Protocol::Kserve) {
-            Some(length) if length > body.len() => {
-                let why = format!("the header declares {length} bytes of JSON and {} arrived", body.len());
-                return (MALFORMED, Some(why));
-            }
-            Some(length) => (&body[..length], body.len() - length),
-            None => (body, 0),
-        };
+        let (body, raw) =
+            match self.head.json_length.filter(|_| self.protocol == Protocol::Kserve).map(|n| n as usize) {
+                Some(length) if length > body.len() => {
+                    let why =
+                        format!("the header declares {length} bytes of JSON and {} arrived", body.len());
+                    return (MALFORMED, Some(why));
+                }
+                Some(length) => (&body[..length], body.len() - length),
+                None => (body, 0),
+            };
         if let Err(why) = whole::read(self.protocol, without_done(body), (json, raw), &mut self.stream.tally)
         {
             return self.malformed(&why);

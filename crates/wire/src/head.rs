@@ -2,6 +2,8 @@
 //!
 //! The parser takes names and values. A header map of an HTTP library was rejected, so that this crate depends on none.
 
+use std::num::NonZeroU32;
+
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Outcome, ServerStage, Span};
 
@@ -27,13 +29,13 @@ pub struct Head {
     /// Server software from the `Server` header.
     pub server: Option<String>,
     /// Length of the JSON part of the body if raw tensors follow ([`crate::kserve::HEADER_LENGTH`]).
-    pub json_length: Option<usize>,
+    pub json_length: Option<u32>,
     /// Status of a gRPC call, if these are its trailers or a head without a body.
     pub call: Option<CallStatus>,
     /// Samples per second of audio without a header, from `X-Sample-Rate`.
-    pub sample_rate: Option<u32>,
+    pub sample_rate: Option<NonZeroU32>,
     /// Channels of audio without a header, from `X-Channels`.
-    pub channels: Option<u32>,
+    pub channels: Option<NonZeroU32>,
 }
 
 impl Head {
@@ -96,8 +98,8 @@ impl Head {
             | b"target-pod"
             | b"x-litellm-model-id" => self.replica = Some(bounded(value, 128)),
             b"server-timing" => self.server_timing(value),
-            b"x-sample-rate" => self.sample_rate = value.parse().ok().filter(|n| *n > 0),
-            b"x-channels" => self.channels = value.parse().ok().filter(|n| *n > 0),
+            b"x-sample-rate" => self.sample_rate = value.parse().ok(),
+            b"x-channels" => self.channels = value.parse().ok(),
             b"openai-processing-ms"
             | b"x-envoy-upstream-service-time"
             | b"x-litellm-overhead-duration-ms"

@@ -258,7 +258,7 @@ proptest! {
         let _ = (read_server(&bytes), read_model(&bytes), read_config(&bytes), read_index(&bytes));
         for content in ["application/json", "application/octet-stream", ""] {
             let mut answer = made(content, bytes.clone());
-            answer.head.json_length = Some(bytes.len() / 2);
+            answer.head.json_length = Some(bytes.len() as u32 / 2);
             let _ = read(Protocol::Kserve, &answer);
         }
     }
