@@ -24,6 +24,8 @@ mod quality;
 mod replay;
 #[path = "all/sequential.rs"]
 mod sequential;
+#[path = "all/speech.rs"]
+mod speech;
 #[path = "all/two_arms.rs"]
 mod two_arms;
 #[path = "all/verdicts.rs"]

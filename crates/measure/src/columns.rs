@@ -67,6 +67,8 @@ pub struct Columns {
     pub(crate) class: Vec<u16>,
     /// Whether requests of each class ask for output tokens; empty if all do.
     pub(crate) has_tokens: Vec<bool>,
+    /// Whether responses of each class have a number of output tokens; empty if all do. Speech has first samples only.
+    pub(crate) has_counts: Vec<bool>,
     /// Number of the endpoint; empty if all requests went to the first.
     pub(crate) target: Vec<u16>,
     /// Stage times that the server reported.
@@ -277,6 +279,11 @@ impl Columns {
     /// Returns whether a request's class asks for output tokens.
     pub(crate) fn has_tokens(&self, row: usize) -> bool {
         self.has_tokens.get(usize::from(self.class(row))).copied().unwrap_or(true)
+    }
+
+    /// Returns whether responses of a request's class have a number of output tokens.
+    pub(crate) fn has_counts(&self, row: usize) -> bool {
+        self.has_counts.get(usize::from(self.class(row))).copied().unwrap_or(true)
     }
 
     /// Returns the index of a request's class in the scenario.

@@ -553,9 +553,13 @@ fn output_tokens(last: &Attempt) -> u32 {
 fn leave_out_classes_without_tokens(columns: &mut Columns) {
     let Some(most) = columns.class.iter().max() else { return };
     let mut has_tokens = vec![false; usize::from(*most) + 1];
+    // Speech has a first sample and no output tokens.
+    let mut has_counts = has_tokens.clone();
     for (row, class) in columns.class.iter().enumerate() {
         let has_token = columns.fate[row].ended_well() && columns.ttft[row] != ABSENT;
+        let is_counted = columns.asked_output[row] > 0 || !matches!(columns.output[row], UNKNOWN | 0);
         has_tokens[usize::from(*class)] |= has_token || columns.asked_output[row] > 0;
+        has_counts[usize::from(*class)] |= is_counted;
     }
     if !has_tokens.contains(&true) {
         return;
@@ -568,6 +572,8 @@ fn leave_out_classes_without_tokens(columns: &mut Columns) {
             }
         }
     }
+    columns.has_counts =
+        std::iter::zip(&has_tokens, has_counts).map(|(has, counts)| *has && counts).collect();
     columns.has_tokens = has_tokens;
 }
 

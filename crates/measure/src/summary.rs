@@ -148,7 +148,9 @@ fn records(level: &Level, columns: &Columns) -> Records {
             false => 0,
         },
         answers,
-        output_unknown: with_tokens().filter(|row| columns.output[*row] == UNKNOWN).count() as u64,
+        output_unknown: rows()
+            .filter(|row| columns.has_counts(*row) && columns.output[*row] == UNKNOWN)
+            .count() as u64,
         output_contradicted: columns.claims.answers,
         claimed_tokens: columns.claims.tokens,
         claimed_texts: columns.claims.texts,
@@ -451,7 +453,7 @@ struct OutputCounts {
 impl OutputCounts {
     fn of(columns: &Columns, rows: impl Iterator<Item = usize>) -> OutputCounts {
         let (mut reported, mut all, mut sum) = (0, 0, 0.0);
-        for row in rows.filter(|row| columns.has_tokens(*row)) {
+        for row in rows.filter(|row| columns.has_counts(*row)) {
             all += 1;
             if columns.output[row] != UNKNOWN {
                 reported += 1;
@@ -468,7 +470,7 @@ impl OutputCounts {
     /// Returns the output tokens of a request: as reported, or the mean of the others, or as requested.
     fn tokens(&self, columns: &Columns, row: usize) -> f64 {
         match columns.output[row] {
-            UNKNOWN if self.is_usage() && columns.has_tokens(row) => self.mean,
+            UNKNOWN if self.is_usage() && columns.has_counts(row) => self.mean,
             tokens if self.is_usage() && tokens != UNKNOWN => f64::from(tokens),
             _ => f64::from(columns.asked_output[row]),
         }

@@ -153,6 +153,27 @@ fn the_real_time_factor_is_the_time_per_second_of_audio() {
     assert_eq!(summarise(&level(100.0, 10), &unknown, &[], None).latency.rtf, None);
 }
 
+/// A voice assistant: a text of 5 tokens, then its speech, which has a first sample and no tokens. Each stage has half the requests.
+#[test]
+fn speech_in_a_chain_adds_no_output_tokens() {
+    let records = thousand(|i| {
+        let mut record = answer(i, 10 * i as i64, 30, 110, 5);
+        record.class = (i % 2) as u16;
+        if record.class == 1 {
+            (record.asked_output, record.media.audio_ms) = (0, 2_000);
+            (record.answer.tokens.output, record.answer.tokens.rule) = (None, TokensRule::Unknown);
+        }
+        record
+    });
+    let summary = summarise(&level(100.0, 10), &records, &[], None);
+    let tokens = summary.rates.output_tokens_per_s.as_ref().map(value).expect("the texts have tokens");
+    // The texts are due from 0 to 9.88 s, every 20 ms: 495 of them end within the 10 s, with 5 tokens each.
+    assert!((tokens - 5.0 * 49.5).abs() < 1e-9, "{tokens}");
+    assert_eq!((summary.rates.tokens_from.as_str(), summary.records.output_unknown), ("usage", 0));
+    // A first sample that never came is still missed.
+    assert_eq!((summary.records.streamed, summary.records.first_token_missing), (1_000, 0));
+}
+
 #[test]
 fn what_does_not_exist_is_absent_and_never_zero() {
     let single = thousand(|i| answer(i, 10 * i as i64, 30, 30, 1));
